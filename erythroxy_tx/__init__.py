@@ -1,0 +1,88 @@
+"""Decorators for JAX under tight memory: a function fits, stays compiled, stays on the device, and is
+proved to compute the same thing, or is refused with the line and the fix.
+
+| to | use |
+|---|---|
+| run a one-shot function as a stream | `chunked` |
+| keep inputs and results on the device | `vram_resident` |
+| hold a port against its numpy original | `assert_relocation` |
+| time and weigh honestly | `measure` |
+| look at a stack | `stack`, `unwrap`, `contract`; `Bitwise`, `Close`, `AsAccurate` |
+| forget what was compiled and uploaded | `clear` |
+
+Names are imported on first use, so importing this package needs neither JAX nor a backend.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from erythroxy_tx.core.cache import clear as clear
+    from erythroxy_tx.core.contract import AsAccurate as AsAccurate
+    from erythroxy_tx.core.contract import Bitwise as Bitwise
+    from erythroxy_tx.core.contract import Close as Close
+    from erythroxy_tx.core.stack import contract as contract
+    from erythroxy_tx.core.stack import stack as stack
+    from erythroxy_tx.core.stack import unwrap as unwrap
+    from erythroxy_tx.errors import BudgetError as BudgetError
+    from erythroxy_tx.errors import ContractError as ContractError
+    from erythroxy_tx.errors import DiskIOError as DiskIOError
+    from erythroxy_tx.errors import ErythroxyError as ErythroxyError
+    from erythroxy_tx.errors import HostSyncError as HostSyncError
+    from erythroxy_tx.errors import IdentityError as IdentityError
+    from erythroxy_tx.errors import LengthError as LengthError
+    from erythroxy_tx.errors import RelocationError as RelocationError
+    from erythroxy_tx.errors import RetraceError as RetraceError
+    from erythroxy_tx.errors import RowMixingError as RowMixingError
+    from erythroxy_tx.errors import StaleArrayError as StaleArrayError
+    from erythroxy_tx.errors import StaticArgumentError as StaticArgumentError
+    from erythroxy_tx.errors import ThreadError as ThreadError
+    from erythroxy_tx.errors import TransformOrderError as TransformOrderError
+    from erythroxy_tx.measurement.timing import measure as measure
+    from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
+    from erythroxy_tx.transforms.chunked import chunked as chunked
+    from erythroxy_tx.transforms.vram_resident import vram_resident as vram_resident
+
+_HOME = {
+    "chunked": "transforms.chunked",
+    "vram_resident": "transforms.vram_resident",
+    "assert_relocation": "transforms.assert_relocation",
+    "measure": "measurement.timing",
+    "contract": "core.stack",
+    "stack": "core.stack",
+    "unwrap": "core.stack",
+    "Bitwise": "core.contract",
+    "Close": "core.contract",
+    "AsAccurate": "core.contract",
+    "clear": "core.cache",
+    "BudgetError": "errors",
+    "ContractError": "errors",
+    "DiskIOError": "errors",
+    "ErythroxyError": "errors",
+    "HostSyncError": "errors",
+    "IdentityError": "errors",
+    "LengthError": "errors",
+    "RelocationError": "errors",
+    "RetraceError": "errors",
+    "RowMixingError": "errors",
+    "StaleArrayError": "errors",
+    "StaticArgumentError": "errors",
+    "ThreadError": "errors",
+    "TransformOrderError": "errors",
+}
+
+__all__ = list(_HOME)  # noqa: PLE0605
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'erythroxy_tx' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"erythroxy_tx.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,47 @@
+"""The one home of state: compiled programs, counts and resident arrays, kept for as long as the object
+that they belong to lives. Wrappers themselves hold none, so wrapping the same function again finds the
+same programs. Not here: what is kept.
+"""
+
+import weakref
+from collections.abc import Callable
+from collections.abc import Hashable
+from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_HOMES: dict[int, tuple[weakref.ref, dict[Hashable, Any]]] = {}
+
+
+def home(owner: Any) -> dict[Hashable, Any]:
+    """What is kept for one object, found by identity: objects that cannot be hashed have a home too.
+
+    **Raises:** `TypeError` if the object cannot be weakly referenced: its state could not be freed.
+    """
+    key = id(owner)
+    found = _HOMES.get(key)
+    if found is not None and found[0]() is owner:
+        return found[1]
+    kept: dict[Hashable, Any] = {}
+    _HOMES[key] = (weakref.ref(owner, lambda ref: _leave(key, ref)), kept)
+    return kept
+
+
+def keep(owner: Any, key: Hashable, build: Callable[[], T]) -> T:
+    """The value kept for `owner` under `key`, built on first use. It must not hold `owner` strongly."""
+    kept = home(owner)
+    if key not in kept:
+        kept[key] = build()
+    return kept[key]
+
+
+def clear() -> None:
+    """Forget everything: the next call of every wrapper traces, compiles and uploads anew."""
+    _HOMES.clear()
+
+
+def _leave(key: int, ref: weakref.ref) -> None:
+    found = _HOMES.get(key)
+    if found is not None and found[0] is ref:
+        del _HOMES[key]

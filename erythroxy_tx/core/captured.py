@@ -1,0 +1,42 @@
+"""Numpy arrays that a function captures: they are compiled into the program, and copied with it.
+Not here: captured device arrays, which are on the device already.
+"""
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from erythroxy_tx import _compat
+
+
+def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """The numpy constants of a traced program, each with the name under which `fn` captured it, if it is known."""
+    for constant in _compat.all_constants(closed):
+        if not isinstance(constant, (jax.Array, jax.core.Tracer)) and hasattr(constant, "dtype"):
+            array = np.asarray(constant)
+            yield _name(fn, array), array
+
+
+def _name(fn: Callable[..., Any], array: np.ndarray) -> str:
+    for name, value in _captures(fn, set()):
+        if isinstance(value, np.ndarray) and value.ctypes.data == array.ctypes.data and value.shape == array.shape:
+            return name
+    return "an array"
+
+
+def _captures(fn: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Names and values that a function sees from outside, and those of the functions among them."""
+    function = inspect.unwrap(fn)
+    function = getattr(function, "__func__", function)
+    if not inspect.isfunction(function) or id(function) in seen:
+        return
+    seen.add(id(function))
+    found = inspect.getclosurevars(function)
+    defaults = {**(function.__kwdefaults__ or {}), **dict(enumerate(function.__defaults__ or ()))}
+    for name, value in [*found.nonlocals.items(), *found.globals.items(), *defaults.items()]:
+        yield str(name), value
+        yield from _captures(value, seen) if callable(value) else ()

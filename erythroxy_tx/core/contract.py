@@ -1,0 +1,99 @@
+"""What a transform promises about its results, as small values. Not here: how a promise is checked
+(`compare.py`), nor what a stack of transforms promises together (`stack.py`).
+"""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Contract:
+    """A promise about one output. Structure, shape, dtype, weak type, and where NaN and the infinities are,
+    always match; the subclasses say how close the numbers are.
+
+    `gradients` is the promise about derivatives of that output, where it is another one.
+    """
+
+    gradients: "Contract | None" = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bitwise(Contract):
+    """Every bit is the same, the sign of zero included (a NaN matches any NaN).
+
+    >>> Bitwise()
+    Bitwise()
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Close(Contract):
+    """For each leaf: `max |candidate - reference| <= rtol * max |reference|`; integers and bools are equal.
+
+    **Arguments:**
+
+    - `rtol`: a finite number >= 0, relative to the largest magnitude of the reference leaf.
+
+    >>> Close(1e-6)
+    Close(rtol=1e-06)
+    """
+
+    rtol: float
+
+    def __post_init__(self) -> None:
+        _check_number("Close", "rtol", self.rtol, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class AsAccurate(Contract):
+    """For each leaf: `max |candidate - exact| <= k * max |reference - exact| + units * eps * max |exact|`,
+    where `exact` is the same function in float64 and eps the rounding unit of the leaf's dtype.
+
+    The promise for sums in another order that then run through a solve, a division or a cancellation,
+    where no bound from lengths alone holds. Integers and bools are equal.
+
+    **Arguments:**
+
+    - `k`: a finite number >= 1.
+
+    >>> AsAccurate(2)
+    AsAccurate(k=2)
+    """
+
+    k: float
+
+    units = 16  # rounding units of slack: the reference may be exact by luck
+
+    def __post_init__(self) -> None:
+        _check_number("AsAccurate", "k", self.k, 1.0)
+
+
+def weaker(first: Contract, second: Contract) -> Contract:
+    """The promise that holds when both apply one after the other.
+
+    >>> weaker(Bitwise(), Close(1e-6)), weaker(Close(1e-6), Close(2e-6))
+    (Close(rtol=1e-06), Close(rtol=3e-06))
+    """
+    gradients = _weaker_values(first.gradients or first, second.gradients or second)
+    return dataclasses.replace(_weaker_values(first, second), gradients=gradients)
+
+
+def _weaker_values(first: Contract, second: Contract) -> Contract:
+    match first, second:
+        case Bitwise(), _:
+            return second
+        case _, Bitwise():
+            return first
+        case Close(), Close():
+            return Close(first.rtol + second.rtol)
+        case AsAccurate(), AsAccurate():
+            return AsAccurate(first.k * second.k)
+        case AsAccurate(), _:
+            return first
+    return second
+
+
+def _check_number(name: str, field: str, value: float, least: float) -> None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < least:
+        raise ValueError(f"{name} got {field}={value!r}. Expected a finite number >= {least:g}.")

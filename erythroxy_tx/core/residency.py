@@ -1,0 +1,192 @@
+"""Device copies of host arrays: made once, found again by identity, dropped with the array.
+Not here: the function that they are the arguments of.
+"""
+
+import collections
+import dataclasses
+import weakref
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from erythroxy_tx.core.freeze import Freeze
+from erythroxy_tx.core.freeze import freeze
+from erythroxy_tx.core.signature import shape_of
+from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.errors import BudgetError
+from erythroxy_tx.errors import StaleArrayError
+
+_SCALARS = 256  # device scalars kept, the least recently used goes first
+
+
+@dataclasses.dataclass(frozen=True)
+class Resident:
+    """One host array that is on the device. `checked` arrays are checksummed at each call."""
+
+    name: str
+    value: jax.Array
+    hold: Freeze
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return int(self.value.nbytes)
+
+    @property
+    def checked(self) -> bool:
+        """Whether something else may be able to write to the host array."""
+        return self.hold.checksum is not None
+
+    def __repr__(self) -> str:
+        how = ", checksummed at each call" if self.checked else ""
+        return f"{self.name}: {shape_of(self.value)}, {self.nbytes} bytes{how}"
+
+
+_SHARED: weakref.WeakValueDictionary[tuple[int, Any], Resident] = weakref.WeakValueDictionary()
+
+
+class Residency:
+    """The device copies that one function uses. Copies are shared between functions."""
+
+    def __init__(self, label: str, device: Any, budget: int | None):
+        self.label, self.device, self.budget = label, device, budget
+        self._up: collections.OrderedDict[int, Resident] = collections.OrderedDict()
+        self._scalars: collections.OrderedDict[Any, jax.Array] = collections.OrderedDict()
+
+    def place(self, leaves: Sequence[Any], names: Callable[[], list[str]]) -> list[Any]:
+        """Device values for the leaves of a call: numpy arrays and numbers are looked up or copied, what is on
+        the device or static stays. `names` gives each leaf's name where one is needed.
+        """
+        arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+        if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
+            self._make_room([leaves[i] for i in missing], arrays, names())
+            for i in missing:
+                self.upload(leaves[i], names()[i])
+        return [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
+
+    def upload(self, array: np.ndarray, name: str) -> None:
+        """Copy a host array to the device and keep the copy for as long as the array lives."""
+        _check_array(self.label, name, array)
+        key = (id(array), self.device)
+        resident = _SHARED.get(key)
+        if resident is None or resident.hold.ref() is not array:
+            hold = freeze(array)  # before the copy: a change in between is then seen as one
+            resident = _SHARED[key] = Resident(name, _copy_to_device(array, self.device), hold)
+        self._up[id(array)] = resident
+        drop = weakref.WeakMethod(self._drop)
+        weakref.finalize(array, lambda key=id(array): (found := drop()) and found(key)).atexit = False
+
+    def entries(self) -> list[Resident]:
+        """What is on the device, the least recently used first."""
+        return list(self._up.values())
+
+    def evict(self, arrays: Sequence[np.ndarray]) -> None:
+        """Drop the copies of these arrays, or of all; the host arrays become writable again."""
+        for key in [id(a) for a in arrays] if arrays else list(self._up):
+            self._drop(key)
+
+    def replace(self, old: np.ndarray, new: np.ndarray) -> None:
+        """Swap the copy of `old` for one of `new`, dropping the old one first."""
+        resident = self._up.get(id(old))
+        if resident is None or resident.hold.ref() is not old:
+            raise ValueError(
+                f"{self.label}.replace got old={shape_of(old)}, which is not on the device. Expected one of: "
+                f"{self.entries() or 'nothing is resident'}. Fix: pass the array object that the function was called with."
+            )
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError(
+                f"{self.label}.replace got new={shape_of(new)} for {resident.name}: {shape_of(old)}. Expected the same "
+                "shape and dtype: another one compiles again. Fix: call the function with the new array."
+            )
+        del resident
+        name = self._up.pop(id(old)).name
+        self.upload(new, name)
+
+    # ------------------------------------------------------------------
+
+    def _has(self, key: int, array: np.ndarray) -> bool:
+        found = self._up.get(key)
+        return found is not None and found.hold.ref() is array
+
+    def _drop(self, key: int) -> None:
+        self._up.pop(key, None)
+
+    def _value(self, leaf: Any, position: int, names: Callable[[], list[str]]) -> Any:
+        if isinstance(leaf, np.ndarray):
+            resident = self._up[id(leaf)]
+            if (fault := resident.hold.fault(leaf)) is not None:
+                raise StaleArrayError(
+                    f"{self.label} got {names()[position]}: {shape_of(leaf)}, which {fault} after it was copied to the device. "
+                    f"Expected an array that stays as it is. Fix: .replace(array, array) copies it again; a new array has "
+                    "its own copy; .evict() makes every array writable."
+                )
+            self._up.move_to_end(id(leaf))
+            return resident.value
+        if isinstance(leaf, (bool, int, float, complex, np.generic)):
+            return self._scalar(leaf)
+        return leaf
+
+    def _scalar(self, number: Any) -> jax.Array:
+        """A device scalar with the weak type that the number has under `jax.jit`."""
+        key = (type(number), repr(number))  # repr tells 0.0 from -0.0, and 1 from True
+        if key not in self._scalars:
+            with jax.transfer_guard_host_to_device("allow"):
+                self._scalars[key] = jax.device_put(jnp.asarray(number), self.device)
+        self._scalars.move_to_end(key)
+        if len(self._scalars) > _SCALARS:
+            self._scalars.popitem(last=False)
+        return self._scalars[key]
+
+    def _make_room(self, new: list[np.ndarray], used: dict[int, int], names: list[str]) -> None:
+        """Evict the least recently used copies that this call does not use, before anything is uploaded."""
+        if self.budget is None:
+            return
+        needed = sum(a.size * jax.dtypes.canonicalize_dtype(a.dtype).itemsize for a in new)
+        kept = sum(r.nbytes for key, r in self._up.items() if key in used)
+        if needed + kept > self.budget:
+            told = ", ".join(f"{names[i]} {shape_of(key)}" for key, i in ((self._array(k, new), i) for k, i in used.items()))
+            raise BudgetError(
+                f"{self.label} got budget={format_bytes(self.budget)}; one call needs {format_bytes(needed + kept)} on the "
+                f"device ({told}). Expected the arguments of a call to fit. Fix: a larger budget, or fewer rows a call."
+            )
+        for key in [k for k in self._up if k not in used]:
+            if needed + sum(r.nbytes for r in self._up.values()) <= self.budget:
+                return
+            self._drop(key)
+
+    def _array(self, key: int, new: list[np.ndarray]) -> Any:
+        return next((a for a in new if id(a) == key), None) if key not in self._up else self._up[key].value
+
+
+def _check_array(label: str, name: str, array: np.ndarray) -> None:
+    """Refuse what would change on the way: a mask, an object, an integer that does not fit."""
+    kind = jax.dtypes.canonicalize_dtype(array.dtype) if array.dtype.kind not in "OSUVmM" or _is_ml_dtype(array) else None
+    if isinstance(array, np.ma.MaskedArray) or kind is None:
+        raise TypeError(
+            f"{label} got {name}: {type(array).__name__} of dtype {array.dtype}, which has no device form. Expected a plain "
+            "array of numbers. Fix: fill the mask, or convert it, before the call."
+        )
+    if kind != array.dtype and array.dtype.kind in "iu" and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
+            raise OverflowError(
+                f"{label} got {name}: {shape_of(array)} with values from {low} to {high}, which do not fit {kind}: on the "
+                "device they would wrap. Fix: subtract an offset, or jax.config.update('jax_enable_x64', True)."
+            )
+
+
+def _is_ml_dtype(array: np.ndarray) -> bool:
+    return array.dtype.kind == "V" and array.dtype.fields is None and jnp.issubdtype(array.dtype, np.generic)
+
+
+def _copy_to_device(array: np.ndarray, device: Any) -> jax.Array:
+    """A device array whose memory the host array does not share."""
+    platform = (device or jax.devices()[0]).platform if not hasattr(device, "device_set") else "sharded"
+    if platform == "cpu":  # here device_put may hand out the very buffer, so it gets a private one
+        array = np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True, order="C", subok=False)
+    with jax.transfer_guard_host_to_device("allow"):
+        return jax.block_until_ready(jax.device_put(array, device))

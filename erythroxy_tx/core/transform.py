@@ -1,0 +1,234 @@
+"""What a decorator of this library is: an immutable `equinox.Module` around a callable, itself callable,
+that compiles once for each function and each set of parameters. Not here: what any transform does.
+"""
+
+import dataclasses
+import functools
+import importlib
+import operator
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable
+from collections.abc import Hashable
+from typing import Any
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from erythroxy_tx.core import cache
+from erythroxy_tx.core.callables import is_leaf
+from erythroxy_tx.core.callables import opened
+from erythroxy_tx.core.signature import Static
+from erythroxy_tx.core.signature import declare
+from erythroxy_tx.core.signature import has_static
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import signature_of
+from erythroxy_tx.core.signature import split
+from erythroxy_tx.errors import TransformOrderError
+
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+
+
+class Transform(eqx.Module):
+    """A wrapped callable: `fn` and the parameters of the transform, which are static.
+
+    A pytree whose leaves are those of `fn`. Subclasses say what runs (`_runner`) and, where they rewrite,
+    what is traced (`_traced`).
+    """
+
+    fn: Callable[..., Any]
+
+    name: ClassVar[str]  # how messages name the transform, `tx.chunked`
+    rewrites: ClassVar[bool] = False  # traces through inside a trace; otherwise it works on the host only
+
+    # Equinox turns each bound method into a pytree in Python; a call must not pay for that.
+    __getattribute__ = object.__getattribute__
+
+    # The call is an attribute look-up in C that hands out what is kept for this function: no frame of ours.
+    __call__ = property(operator.attrgetter("_run"))
+
+    @classmethod
+    def around(cls, fn: Callable[..., Any], /, **parameters: Any) -> "Transform":
+        """Wrap a callable. Equinox's own constructor is passed over: it warns of callables that are no pytrees."""
+        if not callable(fn) and not isinstance(fn, (classmethod, staticmethod)):
+            raise TypeError(f"{cls.name} got {type(fn).__name__} {fn!r}. Expected a callable to wrap.")
+        if cls.rewrites and (host := _first_host_side(fn)) is not None:
+            raise TransformOrderError(
+                f"{cls.name} is wrapped around {host.name}, which works on the host and cannot run inside a compiled "
+                f"program. Expected {host.name} on the outside. Fix: swap the two decorators."
+            )
+        wrapper = object.__new__(cls)
+        wrapper.__dict__.update(parameters, fn=fn)
+        wrapper.__dict__.update({name: value for name in _COPIED if (value := getattr(fn, name, None)) is not None})
+        return wrapper
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fn
+
+    def __repr__(self) -> str:
+        given = {n: v for n, v in self._parameters().items() if v not in (None, ())}
+        told = ", ".join(f"{n}={getattr(v, '__name__', None) or repr(v)}" for n, v in given.items())
+        return f"{self.name}({told})({self.fn!r})" if isinstance(self.fn, Transform) else f"{self.name}({told})({name_of(self.fn)})"
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., Any]:
+        return self._runner()
+
+    @abstractmethod
+    def _runner(self) -> Callable[..., Any]:
+        """What a call runs, for the lifetime of this wrapper."""
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        """What is compiled, called with the arguments of the call on tracers."""
+        return self.fn(*args, **kwargs)
+
+    def _static_names(self) -> tuple[str, ...]:
+        return ()
+
+    # ------------------------------------------------------------------ where state lives
+
+    def _kept(self, what: Hashable, build: Callable[[], Any]) -> Any:
+        """State of this wrapper, shared by every wrapper of the same function with the same parameters."""
+        owner = unwrapped(self)
+        method_of = getattr(owner, "__self__", None)  # a bound method is a new object at each access
+        owner = owner if method_of is None or isinstance(method_of, type) else method_of
+        structure = jtu.tree_structure(self)
+        function = getattr(unwrapped(self), "__func__", None)
+        return cache.keep(owner, (what, structure, function), build)
+
+    @functools.cached_property
+    def program(self) -> Callable[..., Any]:
+        """The compiled form of `_traced`: a callable that traces and compiles on first use."""
+        innermost = unwrapped(self)
+        form = opened(innermost)
+        if form is innermost and is_leaf(form):
+            structure = jtu.tree_structure(self)
+            return cache.keep(innermost, ("program", structure), lambda: _of_function(self, innermost))
+        return _of_tree(eqx.tree_at(unwrapped, self, form))
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower the program that a call with these arguments runs, without running it.
+
+        **Arguments:** as the function's; a `jax.ShapeDtypeStruct` serves as an array.
+
+        **Returns:** a `jax.stages.Lowered`; `.compile().memory_analysis()` tells its bytes.
+        """
+        return self.program.lower(*args, **kwargs)  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ methods, copies, pickles
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        is_method_of_class = isinstance(unwrapped(self), (classmethod, staticmethod))
+        if (instance is None and not is_method_of_class) or not hasattr(self.fn, "__get__"):
+            return self
+        return self.around(self.fn.__get__(instance, owner), **self._parameters())
+
+    def _parameters(self) -> dict[str, Any]:
+        return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self) if field.name != "fn"}
+
+    def __reduce__(self) -> Any:
+        if _found_by_name(self):
+            return self.__qualname__
+        return _rebuilt, (type(self), self.fn, self._parameters())
+
+
+def _rebuilt(cls: type[Transform], fn: Callable[..., Any], parameters: dict[str, Any]) -> Transform:
+    return cls.around(fn, **parameters)
+
+
+def _found_by_name(wrapper: Transform) -> bool:
+    """A decorated function is importable under its own name, where its `fn` no longer is."""
+    try:
+        found: Any = importlib.import_module(wrapper.__module__)
+        for part in wrapper.__qualname__.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return found is wrapper
+
+
+def unwrapped(fn: Any) -> Any:
+    """The callable inside any number of transforms."""
+    while isinstance(fn, Transform):
+        fn = fn.fn
+    return fn
+
+
+def _first_host_side(fn: Any) -> Transform | None:
+    while isinstance(fn, Transform):
+        if not fn.rewrites:
+            return fn
+        fn = fn.fn
+    return None
+
+
+# ---------------------------------------------------------------------- programs
+
+
+def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The program of a plain function. It holds the function weakly: it lives in the function's home."""
+    structure, reference, label = jtu.tree_structure(wrapper), weakref.ref(function), name_of(function)
+    names = wrapper._static_names()
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return jtu.tree_unflatten(structure, [reference()])._traced(*args, **kwargs)
+
+    def merged(static: Static, *dynamic: Any) -> Any:
+        args, kwargs = static.merge(dynamic)
+        return traced(*args, **kwargs)
+
+    traced.__name__ = merged.__name__ = label.rpartition(".")[2]
+    if (signature := signature_of(function)) is not None:
+        traced.__signature__ = signature  # type: ignore[attr-defined]
+    jitted = jax.jit(traced, static_argnames=names or None)
+    with_static = jax.jit(merged, static_argnums=0)
+
+    def staged(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
+        args, kwargs = declare(traced, names, args, kwargs)
+        if not has_static(args, kwargs):
+            return jitted, args, kwargs
+        static, dynamic = split((args, kwargs), label)
+        return with_static, (static, *dynamic), {}
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return jitted(*args, **kwargs)
+        except TypeError:  # JAX refuses a static value before it traces; every other TypeError is the user's
+            if not has_static(args, kwargs):
+                raise
+        call, args, kwargs = staged(args, kwargs)
+        return call(*args, **kwargs)
+
+    def lower(*args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        call, args, kwargs = staged(args, kwargs)
+        return call.lower(*args, **kwargs)
+
+    run.lower = lower  # type: ignore[attr-defined]
+    return run
+
+
+def _of_tree(wrapper: Transform) -> Callable[..., Any]:
+    """The program of a callable that is a pytree: its arrays are arguments, the rest of it is static."""
+    jitted = cache.keep(type(wrapper), "program", _tree_program)
+
+    def staged(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        function = unwrapped(wrapper)
+        static, dynamic = split((wrapper, *declare(function, wrapper._static_names(), args, kwargs)), name_of(function))
+        return static, *dynamic
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return jitted(*staged(args, kwargs))
+
+    run.lower = lambda *args, **kwargs: jitted.lower(*staged(args, kwargs))  # type: ignore[attr-defined]
+    return run
+
+
+def _tree_program() -> Any:
+    def merged(static: Static, *dynamic: Any) -> Any:
+        wrapper, args, kwargs = static.merge(dynamic)
+        return wrapper._traced(*args, **kwargs)
+
+    return jax.jit(merged, static_argnums=0)

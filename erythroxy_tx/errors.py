@@ -1,0 +1,66 @@
+"""Every exception of the library. Each is also the builtin that fits, so that code which knows
+nothing of this library catches it as it would catch any other.
+
+A message says what was called, what it got, what it expected, and the fix.
+"""
+
+
+class ErythroxyError(Exception):
+    """The base of every error that this library raises on purpose."""
+
+
+class ContractError(ErythroxyError, AssertionError):
+    """A result does not meet the contract that was stated for it."""
+
+
+class RelocationError(ContractError):
+    """A relocated function does not compute what its reference computes."""
+
+
+class IdentityError(ContractError):
+    """A transformed function does not compute what the original computes."""
+
+
+class RetraceError(ErythroxyError, AssertionError):
+    """A function that was said to be warm was traced or compiled again."""
+
+
+class RowMixingError(ErythroxyError, ValueError):
+    """Rows depend on each other in a way that cannot be run in chunks."""
+
+
+class LengthError(ErythroxyError, ValueError):
+    """An input is longer than the length that was compiled for."""
+
+
+class BudgetError(ErythroxyError, MemoryError):
+    """Something does not fit the bytes that it was given.
+
+    `result`, where the refusal came after the work was done, holds what was computed.
+    """
+
+    result: object = None
+
+
+class HostSyncError(ErythroxyError, RuntimeError):
+    """A device array was read on the host where that was forbidden."""
+
+
+class DiskIOError(ErythroxyError, RuntimeError):
+    """The disk was read or written where that was forbidden."""
+
+
+class ThreadError(ErythroxyError, RuntimeError):
+    """JAX was used in a thread that must not use it."""
+
+
+class StaleArrayError(ErythroxyError, RuntimeError):
+    """A host array changed after it was copied to the device."""
+
+
+class TransformOrderError(ErythroxyError, TypeError):
+    """Transforms are stacked in an order that cannot work."""
+
+
+class StaticArgumentError(ErythroxyError, TypeError):
+    """A static argument cannot be told apart from a changed one."""

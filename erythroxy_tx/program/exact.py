@@ -1,0 +1,58 @@
+"""Which outputs of a function are computed by exact equations alone, so that no order and no kernel can change
+a bit of them. An allow-list: an equation that is not on it counts as inexact.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from erythroxy_tx import _compat
+from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.program.row_call import RowCall
+
+_MOVES = """broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice expand_dims gather iota pad
+    reshape rev select_n slice sort split squeeze top_k transpose stop_gradient optimization_barrier""".split()
+_COMPARES = "argmax argmin clamp eq ge gt is_finite le lt max min ne not or and xor reduce_max reduce_min".split()
+_SIGNS = "abs neg sign floor ceil round imag real complex reduce_and reduce_or reduce_xor".split()
+_EXACT = frozenset(_MOVES + _COMPARES + _SIGNS)
+_INTEGER = frozenset("add sub mul reduce_sum reduce_prod cumsum cumprod cummax cummin rem shift_left".split())
+_NESTED = frozenset(["jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"])
+
+
+def exact_outputs(call: RowCall) -> list[tuple[bool, bool]]:
+    """For each output: whether every equation before it is exact, and whether it is an integer or a bool."""
+    structs = [list(map(struct_of, leaves)) for leaves in (call.rows, call.shared)]
+    closed = jax.make_jaxpr(call.flat)(*structs)
+    exact = _walk(closed.jaxpr, [True] * len(closed.jaxpr.invars))
+    return [
+        (good, not jnp.issubdtype(var.aval.dtype, jnp.inexact))
+        for good, var in zip(exact, closed.jaxpr.outvars, strict=True)
+    ]
+
+
+def _walk(jaxpr: Any, given: list[bool]) -> list[bool]:
+    known: dict[Any, bool] = dict(zip(jaxpr.invars, given, strict=True))
+
+    def of(var: Any) -> bool:
+        return True if isinstance(var, _compat.Literal) else known.get(var, True)
+
+    for eqn in jaxpr.eqns:
+        inputs = [of(v) for v in eqn.invars]
+        inner = list(_compat.sub_jaxprs(eqn)) if eqn.primitive.name in _NESTED else []
+        if len(inner) == 1 and len(inner[0].invars) == len(inputs):
+            outputs = _walk(inner[0], inputs)
+        else:
+            outputs = [all(inputs) and _is_exact(eqn)] * len(eqn.outvars)
+        known.update(zip(eqn.outvars, outputs, strict=True))
+    return [of(v) for v in jaxpr.outvars]
+
+
+def _is_exact(eqn: Any) -> bool:
+    name = eqn.primitive.name
+    kinds = [v.aval.dtype for v in [*eqn.invars, *eqn.outvars]]
+    if name in _INTEGER:
+        return not any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds)
+    if name == "convert_element_type":
+        return jnp.promote_types(*kinds) == kinds[1]
+    return name in _EXACT

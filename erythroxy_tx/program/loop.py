@@ -1,0 +1,225 @@
+"""One graph that runs a function over chunks of its rows: slices in, runs, writes rows in place or adds up.
+
+    rows:  out[c : c + size] = fn(x[c : c + size])          sum:  out = sum over c of fn(x[c : c + size])
+
+In reverse mode each chunk is computed again, so that no residual of more than one chunk lives; the backward
+pass is a loop of the same kind, and so is its own derivative. Not here: which outputs are rows (`combine.py`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from erythroxy_tx import _compat
+from erythroxy_tx.program.chunks import Chunks
+
+Leaves = list[Any]
+ChunkFn = Callable[[Leaves, Leaves], Leaves]  # (row leaves of one chunk, shared leaves) -> outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A leaf that is cut along `axis`; with `each` it has one entry a chunk instead of one a row."""
+
+    axis: int = 0
+    each: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """An output that is folded over the chunks: `fold(accumulator, chunk's value)` from `start`."""
+
+    start: Callable[[Any], Any]
+    fold: Callable[[Any, Any], Any]
+
+
+def _wide(dtype: Any) -> Any:
+    """Accumulators are at least float32."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
+
+
+# -0.0 is the identity of float addition: 0.0 would lose the sign of a zero.
+SUM = Fold(
+    lambda a: jnp.full(a.shape, -0.0 if jnp.issubdtype(a.dtype, jnp.inexact) else 0, _wide(a.dtype)),
+    lambda total, value: total + value.astype(total.dtype),
+)
+
+Out = Rows | Fold
+
+
+def run(fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Sequence[Out], chunks: Chunks) -> Leaves:
+    """Run `fn` over the chunks.
+
+    **Arguments:**
+
+    - `fn`: maps the row leaves of a chunk and the shared leaves to its outputs, all flat lists.
+    - `rows`, `shared`: the inputs, whole. `ins`: how each row leaf is cut.
+    - `outs`: for each output, how the chunks come together.
+    - `chunks`: the plan. It must not overlap unless every output is rows.
+
+    **Returns:** the outputs. A float `SUM` is accumulated in at least float32 and rounded once.
+    """
+
+    def cut(start_row: Any, index: Any, size: int) -> Leaves:
+        return [
+            lax.dynamic_slice_in_dim(x, index if at.each else start_row, 1 if at.each else size, at.axis)
+            for x, at in zip(rows, ins, strict=True)
+        ]
+
+    def step(state: Leaves, start_row: Any, index: Any, size: int) -> Leaves:
+        values = fn(cut(start_row, index, size), shared)
+        return [
+            out.fold(old, value)
+            if isinstance(out, Fold)
+            else lax.dynamic_update_slice_in_dim(old, value, index if out.each else start_row, out.axis)
+            for out, old, value in zip(outs, state, values, strict=True)
+        ]
+
+    first = jax.eval_shape(lambda: fn(cut(0, 0, chunks.size), shared))
+    state = [_empty(out, value, chunks) for out, value in zip(outs, first, strict=True)]
+    last_start = chunks.rows - chunks.size
+
+    def body(i: Any, state: Leaves) -> Leaves:
+        start = jnp.minimum(i * chunks.size, last_start) if chunks.overlaps else i * chunks.size
+        return step(state, start, i, chunks.size)
+
+    state = lax.fori_loop(0, chunks.looped, body, state)
+    if chunks.remainder:
+        state = step(state, chunks.looped * chunks.size, chunks.looped, chunks.remainder)
+    return [
+        lax.convert_element_type(x, like.dtype) if out is SUM and x.dtype != like.dtype else x
+        for out, x, like in zip(outs, state, first, strict=True)
+    ]
+
+
+def _empty(out: Out, value: Any, chunks: Chunks) -> Any:
+    if isinstance(out, Fold):
+        return out.start(value)
+    shape = list(value.shape)
+    shape[out.axis] = chunks.count if out.each else chunks.rows
+    return jnp.zeros(shape, value.dtype)
+
+
+def run_remat(
+    fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Sequence[Out], chunks: Chunks
+) -> Leaves:
+    """As `run`, for `Rows` and `SUM` outputs, with a reverse mode that computes each chunk again.
+
+    Forward mode (`jvp`, `jacfwd`, `hessian`) is refused by JAX, as for every `jax.custom_vjp`.
+    """
+
+    @jax.custom_vjp
+    def loop(rows: Leaves, shared: Leaves) -> Leaves:
+        return run(fn, rows, shared, ins, outs, chunks)
+
+    def forward(rows: Leaves, shared: Leaves) -> tuple[Leaves, Any]:
+        perturbed = [[x.perturbed for x in leaves] for leaves in (rows, shared)]
+        rows, shared = [x.value for x in rows], [x.value for x in shared]
+        return loop(rows, shared), (rows, shared, *map(_Flags, perturbed))
+
+    def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
+        rows, shared, rows_flags, shared_flags = saved
+        wanted = [i for i, on in enumerate(rows_flags.on) if on], [i for i, on in enumerate(shared_flags.on) if on]
+        live = [i for i, ct in enumerate(cotangents) if not _is_zero(ct)]
+        by_row = [i for i in live if isinstance(outs[i], Rows)]
+        folded = [i for i in live if not isinstance(outs[i], Rows)]
+
+        def pull(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
+            chunk, row_cts = row_leaves[: len(rows)], row_leaves[len(rows) :]
+            whole, fold_cts = shared_leaves[: len(shared)], shared_leaves[len(shared) :]
+
+            def of_wanted(a: Leaves, b: Leaves) -> Leaves:
+                values = fn(_put(chunk, wanted[0], a), _put(whole, wanted[1], b))
+                return [values[i] for i in by_row + folded]
+
+            _, vjp = jax.vjp(of_wanted, [chunk[i] for i in wanted[0]], [whole[i] for i in wanted[1]])
+            a, b = vjp(row_cts + fold_cts)
+            return a + b
+
+        found = run_remat(
+            pull,
+            rows + [cotangents[i] for i in by_row],
+            shared + [cotangents[i] for i in folded],
+            [*ins, *(outs[i] for i in by_row)],  # type: ignore[list-item]
+            [*(ins[i] for i in wanted[0]), *(SUM for _ in wanted[1])],
+            dataclasses.replace(chunks, overlaps=chunks.overlaps and not wanted[1]),
+        )
+        nothing: Leaves = [None] * len(rows), [None] * len(shared)  # type: ignore[assignment]
+        return (
+            _put(nothing[0], wanted[0], found[: len(wanted[0])]),
+            _put(nothing[1], wanted[1], found[len(wanted[0]) :]),
+        )
+
+    loop.defvjp(forward, backward, symbolic_zeros=True)
+    return loop(rows, shared)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Flags:
+    """Which leaves are differentiated, carried from the forward rule to the backward one."""
+
+    on: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on", tuple(self.on))
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return isinstance(cotangent, jax.custom_derivatives.SymbolicZero) or cotangent.dtype == jax.dtypes.float0
+
+
+def _put(leaves: Leaves, positions: list[int], values: Leaves) -> Leaves:
+    result = list(leaves)
+    for i, value in zip(positions, values, strict=True):
+        result[i] = value
+    return result
+
+
+def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkFn, Leaves, Leaves]:
+    """Turn a function into one that closes over no tracer: a `custom_vjp` must not close over values that are
+    differentiated outside it.
+
+    **Arguments:**
+
+    - `cuts`: the types of the row leaves for each length of chunk; the function is traced once for each.
+    - `shared`: the types of the shared leaves.
+
+    **Returns:** the function of (row leaves, shared leaves + hoisted), its output types for the first cut, and the
+    hoisted tracers.
+    """
+    programs: dict[tuple, tuple[Any, list[int | None]]] = {}
+    tracers: Leaves = []
+    types: Leaves = []
+    for cut in cuts:
+        closed, outputs = jax.make_jaxpr(fn, return_shape=True)(cut, shared)
+        types = types or outputs
+        programs[_shapes(cut)] = closed, [_slot(constant, tracers) for constant in closed.consts]
+
+    def call(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
+        closed, slots = programs[_shapes(row_leaves)]
+        own, extra = shared_leaves[: len(shared)], shared_leaves[len(shared) :]
+        consts = [c if slot is None else extra[slot] for c, slot in zip(closed.consts, slots, strict=True)]
+        return _compat.eval_closed(closed, consts, [*row_leaves, *own])
+
+    return call, types, tracers
+
+
+def _slot(constant: Any, tracers: Leaves) -> int | None:
+    """Where a captured tracer stands among the hoisted ones, put there if it is new; None for a plain constant."""
+    if not isinstance(constant, jax.core.Tracer):
+        return None
+    for i, known in enumerate(tracers):
+        if known is constant:
+            return i
+    tracers.append(constant)
+    return len(tracers) - 1
+
+
+def _shapes(leaves: Leaves) -> tuple:
+    return tuple(x.shape for x in leaves)

@@ -1,0 +1,224 @@
+"""`assert_relocation`: the numpy original stays the reference of the function that replaces it.
+Not here: how two results are compared (`core/relocation.py`).
+"""
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from erythroxy_tx import _compat
+from erythroxy_tx.core.compare import Comparison
+from erythroxy_tx.core.compare import host_array
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import Contract
+from erythroxy_tx.core.prefix import Prefix
+from erythroxy_tx.core.relocation import compare_relocated
+from erythroxy_tx.core.relocation import narrowed
+from erythroxy_tx.core.relocation import ties
+from erythroxy_tx.core.signature import is_traced
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import named_leaves
+from erythroxy_tx.core.signature import shape_of
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.errors import RelocationError
+
+_SEED = 0  # of the sampled rows
+
+
+def assert_relocation(
+    numpy_ref: Callable[..., Any],
+    *,
+    rtol: float = 1e-4,
+    atol: float = 0.0,
+    sample: int | None = None,
+    calls: str | int = "first",
+) -> Callable[[Callable[..., Any]], Any]:
+    """Hold a function against the numpy function that it replaces, on the arguments that it is called with.
+
+    For each output: `max |f(x) - numpy_ref(x)| <= atol + rtol * max |numpy_ref(x)|`; integers, bools, shapes and the
+    places of NaN and infinities are equal. float64 → float32 is allowed and named; another change of dtype is an error.
+
+    **Arguments:**
+
+    - `numpy_ref`: called with the same arguments, arrays as numpy.
+    - `rtol`, `atol`: finite numbers ≥ 0.
+    - `sample`: compare on this many rows, chosen by a fixed seed: both functions are called on those rows. Rows are
+        those of the `chunked` inside, or else axis 0 of every positional array; keyword arguments are whole.
+    - `calls`: `"first"`, `"always"`, or an int k for every k-th call, the first included.
+
+    **Returns:** a decorator. The decorated function returns what the function returns; `.report()` tells what was
+    compared. Inside a trace nothing is compared, which is said once.
+
+    **Raises:** `RelocationError` with the worst element, its path and both values; also where the reference raises and
+    the function returns a value.
+
+    >>> import numpy as np, jax.numpy as jnp, erythroxy_tx as tx
+    >>> @tx.assert_relocation(lambda x: x.cumsum() / (1 + np.arange(len(x))))
+    ... def running_mean(x):
+    ...     return jnp.cumsum(x) / (1 + jnp.arange(len(x)))
+    >>> running_mean(np.float64([1, 2, 6])).tolist()
+    [1.0, 1.5, 3.0]
+    >>> print(running_mean.report())
+    running_mean: 1 of 1 calls compared, largest difference 0 of the largest magnitude; result: float64 → float32 (allowed)
+    """
+    if not callable(numpy_ref):
+        raise TypeError(f"tx.assert_relocation got numpy_ref={numpy_ref!r}. Expected the numpy function.")
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"tx.assert_relocation got {name}={value!r}. Expected a finite number ≥ 0.")
+    if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
+        raise ValueError(f"tx.assert_relocation got sample={sample!r}. Expected a number of rows ≥ 1, or None for all.")
+    is_count = isinstance(calls, int) and not isinstance(calls, bool) and calls >= 1
+    if calls not in ("first", "always") and not is_count:
+        raise ValueError(f"tx.assert_relocation got calls={calls!r}. Expected 'first', 'always' or an int ≥ 1.")
+    return functools.partial(
+        AssertRelocation.around, numpy_ref=numpy_ref, rtol=float(rtol), atol=float(atol), sample=sample, calls=calls
+    )
+
+
+@dataclasses.dataclass
+class Report:
+    """What `assert_relocation` has compared so far for one function."""
+
+    name: str
+    calls: int = 0
+    compared: int = 0
+    largest: float = 0.0
+    narrowed: tuple[str, ...] = ()
+    rows: str = ""
+    told: bool = False
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return f"{self.name}: nothing compared in {self.calls} calls"
+        changes = "".join(f"; {change} (allowed)" for change in self.narrowed)
+        return (
+            f"{self.name}: {self.compared} of {self.calls} calls compared{self.rows}, largest difference {self.largest:.3g} "
+            f"of the largest magnitude{changes}"
+        )
+
+
+class AssertRelocation(Transform):
+    """A function that is held against its numpy reference. Made by `assert_relocation`."""
+
+    numpy_ref: Callable[..., Any] = eqx.field(static=True, kw_only=True)
+    rtol: float = eqx.field(static=True, kw_only=True)
+    atol: float = eqx.field(static=True, kw_only=True)
+    sample: int | None = eqx.field(static=True, kw_only=True)
+    calls: str | int = eqx.field(static=True, kw_only=True)
+
+    name = "tx.assert_relocation"
+
+    def report(self) -> Report:
+        """What was compared so far: the calls, the largest difference, the changes of dtype that were allowed."""
+        return self._report
+
+    @functools.cached_property
+    def _report(self) -> Report:
+        return self._kept("report", lambda: Report(name_of(unwrapped(self))))
+
+    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Contract:
+        return Bitwise()
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        return self.fn.lower(*args, **kwargs) if hasattr(self.fn, "lower") else super().lower(*args, **kwargs)
+
+    def _runner(self) -> Callable[..., Any]:
+        fn, report, every = self.fn, self._report, {"first": 0, "always": 1}.get(str(self.calls), self.calls)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            report.calls += 1
+            if report.compared and every == 0:
+                return fn(*args, **kwargs)
+            if not _compat.outside_trace():
+                self._tell_once()
+                return fn(*args, **kwargs)
+            result = fn(*args, **kwargs)
+            if not report.compared or (every and (report.calls - 1) % every == 0):
+                self._check(args, kwargs, result)
+                report.compared += 1
+            return result
+
+        return run
+
+    def _tell_once(self) -> None:
+        if not self._report.told:
+            self._report.told = True
+            warnings.warn(
+                f"tx.assert_relocation({self._report.name}) was called inside a trace, where it compares nothing. "
+                "Put it outside jit, grad, vmap and scan.",
+                stacklevel=3,
+            )
+
+    def _check(self, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+        report = self._report
+        if self.sample is not None and (rows := self._sampled(args)) is not None:
+            args, report.rows = rows
+            result = self.fn(*args, **kwargs)
+        on_host = [_host(args), _host(kwargs)]
+        try:
+            reference = self.numpy_ref(*on_host[0], **on_host[1])
+        except Exception as error:
+            raise RelocationError(
+                f"tx.assert_relocation({report.name}): the reference {name_of(self.numpy_ref)} raised "
+                f"{type(error).__name__}: {error}; the function returned a value ({_told(result)}). Expected both to "
+                "refuse. Fix: check indices and values before the call, which JAX does not; if the reference writes to its "
+                "argument, let it copy first."
+            ) from error
+        found = compare_relocated(reference, result, self.rtol, self.atol)
+        if not found.ok:
+            raise RelocationError(self._message(found, reference, result, named_leaves(unwrapped(self), args, kwargs)))
+        report.largest = max(report.largest, found.largest)
+        report.narrowed = tuple(narrowed(reference, result))
+
+    def _message(self, found: Comparison, reference: Any, result: Any, inputs: list[tuple[str, Any]]) -> str:
+        got = ", ".join(f"{name}: {shape_of(leaf)}" for name, leaf in inputs)
+        lines = [f"tx.assert_relocation({self._report.name}) called with {got}{self._report.rows}", str(found)]
+        if jtu.tree_structure(reference) == jtu.tree_structure(result):
+            lines += [f"{change} (allowed)" for change in narrowed(reference, result) if "float" in change or "complex" in change]
+            tied = ties(reference, result, [(name, leaf) for name, leaf in inputs if is_traced(leaf)])
+            lines += [f'{line}. Fix: kind="stable" in the reference, or compare the values that are picked' for line in tied]
+        lines.append(f"Expected at most atol={self.atol:g} + rtol={self.rtol:g} × the largest magnitude, for each output.")
+        return "\n".join(lines)
+
+    def _sampled(self, args: tuple) -> tuple[tuple, str] | None:
+        """The arguments on seeded rows, and how to tell it; None if there are no more rows than that."""
+        fn: Any = self.fn
+        while isinstance(fn, Transform) and not hasattr(fn, "in_axes"):
+            fn = fn.fn
+        label = f"tx.assert_relocation({self._report.name})"
+        axes = getattr(fn, "in_axes", Prefix.of(0)).spread(args, label, "in_axes", "the positional arguments")
+        leaves, structure = jtu.tree_flatten(args)
+        rows = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None and np.ndim(leaf)]
+        lengths = {leaf.shape[axis] for leaf, axis in rows if is_traced(leaf)}
+        if len(lengths) != 1:
+            got = ", ".join(f"{name}: {shape_of(leaf)}" for name, leaf in named_leaves(unwrapped(self), args, {}))
+            raise ValueError(
+                f"{label} got sample={self.sample} and {got}. Expected one number of rows along axis 0 of every "
+                "positional array. Fix: pass what has no rows by keyword, or sample=None."
+            )
+        length = lengths.pop()
+        if length <= (self.sample or 0):
+            return None
+        picked = np.sort(np.random.default_rng(_SEED).choice(length, self.sample, replace=False))
+        take = lambda leaf, axis: leaf.take(picked, axis=axis) if axis is not None and np.ndim(leaf) else leaf  # noqa: E731
+        sampled = jtu.tree_unflatten(structure, [take(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True)])
+        return sampled, f" on {self.sample} of {length} rows"
+
+
+def _host(tree: Any) -> Any:
+    """Arrays as numpy, the rest as it is."""
+    return jtu.tree_map(lambda leaf: host_array(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def _told(result: Any) -> str:
+    return ", ".join(map(shape_of, jtu.tree_leaves(result))) or "nothing"

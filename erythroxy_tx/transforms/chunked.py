@@ -1,0 +1,199 @@
+"""`chunked`: run a function over chunks of its rows, in one graph, so that only one chunk's intermediates live.
+Not here: the loop and the ways that chunks come together (`program/`).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax import lax
+
+from erythroxy_tx.core.compiled import ProgramBytes
+from erythroxy_tx.core.contract import AsAccurate
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.prefix import Prefix
+from erythroxy_tx.core.signature import declare
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.program.chunks import Chunks
+from erythroxy_tx.program.chunks import sizes
+from erythroxy_tx.program.combine import KINDS
+from erythroxy_tx.program.combine import run_declared
+from erythroxy_tx.program.cost import largest_fitting
+from erythroxy_tx.program.exact import exact_outputs
+from erythroxy_tx.program.row_call import RowCall
+
+_DRIVERS = (lax.map, lax.scan)
+
+
+def chunked(
+    driver: Callable[..., Any],
+    n: int | None = None,
+    *,
+    size: int | None = None,
+    budget: int | str | None = None,
+    in_axes: Any = 0,
+    out: Any = "auto",
+    remat: bool = True,
+    static_argnames: str | Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], "Chunked"]:
+    """Run a function over chunks of its rows, so that the intermediates of one chunk live at a time.
+
+    With `c` running over the chunks of x, and ⊕ the declared way in which they come together:
+
+        chunked(f)(x) = ⊕ over c of f(c)
+
+    That f(x) is equal to this is what `out` declares: for `"rows"`, f(x)[i] depends on x[i] alone.
+
+    **Arguments:**
+
+    - `driver`: where the chunks run. `lax.map` and `lax.scan` both name a loop in one compiled graph.
+    - `n`: the number of chunks; or `size`: rows in a chunk; or `budget`: bytes (int or `"2GiB"`), then the largest
+        chunk is taken whose compiled program (arguments, results and temporaries) fits. Exactly one of the three.
+    - `in_axes`: which axis of each positional argument is rows, as in `jax.vmap`: an int, `None` for an argument that
+        every chunk gets whole, or a pytree prefix. Keyword arguments are always whole.
+    - `out`: how each output comes together, a pytree prefix of `"rows"` (along axis 0), `"sum"`, `"mean"`, `"max"`,
+        `"min"`, `"prod"`, `"all"`, `"any"`. Float sums are kept in at least float32 and rounded once.
+    - `remat`: in reverse mode compute each chunk again, instead of keeping the residuals of all. Forward mode
+        (`jax.jvp`) needs `remat=False`.
+    - `static_argnames`: as in `jax.jit`.
+
+    **Returns:** a decorator. The decorated function is jitted when it is called outside a trace;
+    `.chunks(*args)` tells the plan, `.lower(*args)` the program.
+
+    **Raises:** `ValueError` for a bad parameter, rows of different lengths, or an output that cannot be what it is
+    declared to be; `BudgetError` if one row does not fit.
+
+    >>> import jax, jax.numpy as jnp, erythroxy_tx as tx
+    >>> @tx.chunked(jax.lax.map, size=4, in_axes=(0, None), out=("rows", "sum"))
+    ... def features(x, w):
+    ...     h = jnp.tanh(x @ w)
+    ...     return h.max(1), h.T @ h
+    >>> top, gram = features(jnp.ones((10, 3)), jnp.ones((3, 5)))
+    >>> top.shape, gram.shape
+    ((10,), (5, 5))
+    >>> print(features.chunks(jnp.ones((10, 3)), jnp.ones((3, 5))))
+    10 rows in 3 chunks of 4, the last of 2
+    """
+    if driver not in _DRIVERS:
+        raise ValueError(
+            f"tx.chunked got driver={driver!r}. Expected lax.map or lax.scan. Fix: @tx.chunked(lax.map, n) "
+            "(it takes arguments; the function comes after them)."
+        )
+    given = {"n": n, "size": size, "budget": budget}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        raise ValueError(
+            f"tx.chunked got {', '.join(f'{k}={given[k]!r}' for k in chosen) or 'none of n, size and budget'}. "
+            "Expected exactly one of n= (chunks), size= (rows in a chunk) and budget= (bytes)."
+        )
+    for name in ("n", "size"):
+        value = given[name]
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+            raise ValueError(f"tx.chunked got {name}={value!r}. Expected an int ≥ 1.")
+    axes = Prefix.of(in_axes)
+    if bad := [a for a in axes.leaves if a is not None and (not isinstance(a, int) or isinstance(a, bool))]:
+        raise ValueError(f"tx.chunked got in_axes={in_axes!r} with {bad[0]!r} in it. Expected ints and None.")
+    kinds = Prefix.of(out)
+    if out == "auto":
+        raise ValueError(
+            'tx.chunked got no out=. Expected how each output comes together: out="rows" for one entry a row, '
+            f'or another of {", ".join(map(repr, KINDS))}; a tuple for several outputs.'
+        )
+    if bad := [kind for kind in kinds.leaves if kind not in KINDS]:
+        raise ValueError(f"tx.chunked got out={out!r} with {bad[0]!r} in it. Expected {', '.join(map(repr, KINDS))}.")
+    limit = parse_bytes(budget, "tx.chunked got budget") if budget is not None else None
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    return functools.partial(
+        Chunked.around, driver=driver, n=n, size=size, budget=limit, in_axes=axes, out=kinds, remat=bool(remat), static_argnames=names
+    )
+
+
+class Chunked(Transform):
+    """A function that runs over chunks of its rows. Made by `chunked`."""
+
+    driver: Callable[..., Any] = eqx.field(static=True, kw_only=True)
+    n: int | None = eqx.field(static=True, kw_only=True)
+    size: int | None = eqx.field(static=True, kw_only=True)
+    budget: int | None = eqx.field(static=True, kw_only=True)
+    in_axes: Prefix = eqx.field(static=True, kw_only=True)
+    out: Prefix = eqx.field(static=True, kw_only=True)
+    remat: bool = eqx.field(static=True, kw_only=True)
+    static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
+
+    name = "tx.chunked"
+    rewrites = True
+
+    def chunks(self, *args: Any, **kwargs: Any) -> Chunks:
+        """The plan for these arguments, or for `jax.ShapeDtypeStruct`s in their place. Nothing is run; with a
+        budget, programs are compiled, once for each set of shapes.
+
+        **Arguments:** as the function's.
+
+        **Returns:** the number of rows, of chunks, and of rows in a chunk; it prints as a sentence. The same
+        figure as `size=` gives the same program.
+        """
+        return self._plan(self._call(args, kwargs))
+
+    def _runner(self) -> Callable[..., Any]:
+        return self.program
+
+    def _static_names(self) -> tuple[str, ...]:
+        return self.static_argnames
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._call(args, kwargs)
+        return self._run_call(call, self._plan(call))
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
+        names = unwrapped(self)
+        return RowCall(f"tx.chunked({name_of(names)})", names, self.fn, *declare(names, self.static_argnames, args, kwargs), self.in_axes)
+
+    def _run_call(self, call: RowCall, plan: Chunks) -> Any:
+        return call.whole() if plan.one else run_declared(call, self._kinds(call), plan, self.remat)
+
+    def _kinds(self, call: RowCall) -> list[str]:
+        return self.out.spread(call.result, call.label, "out", "the result")
+
+    def _plan(self, call: RowCall) -> Chunks:
+        if self.budget is not None:
+            return self._kept(("budget", call.key), lambda: self._largest(call))
+        size = self.size if self.size is not None else max(1, math.ceil(call.length / (self.n or 1)))
+        return self._cut(call, size)
+
+    def _cut(self, call: RowCall, size: int, total_bytes: int | None = None) -> Chunks:
+        only_rows = call.length > size and set(self._kinds(call)) == {"rows"}
+        return Chunks(call.length, size, overlaps=only_rows, total_bytes=total_bytes)
+
+    def _largest(self, call: RowCall) -> Chunks:
+        """The plan of the largest chunk that fits, found by compiling on abstract shapes."""
+
+        def bytes_of(size: int) -> ProgramBytes:
+            def program(*dynamic: Any) -> Any:
+                again = call.on(dynamic)
+                return self._run_call(again, self._cut(again, size))
+
+            return ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
+
+        size, total = largest_fitting(sizes(call.length), bytes_of, self.budget or 0, call.label)
+        return self._cut(call, size, total)
+
+    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        call = self._call(args, kwargs)
+        if self._plan(call).one:
+            return Bitwise()
+        loose = AsAccurate(4)
+        folds_exactly = {"rows", "max", "min", "all", "any"}
+        return call.unflatten(
+            [
+                Bitwise(gradients=loose) if exact and (kind in folds_exactly or integral) else loose
+                for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True)
+            ]
+        )

@@ -1,0 +1,44 @@
+"""What every test runs under: two CPU devices, no compilation cache on disk, seeded randomness.
+
+Not here: anything about a single transform.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+
+_TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+
+# JAX reads these when it is imported, and processes that a test starts inherit them.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+if _TWO_DEVICES.partition("=")[0] not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_TWO_DEVICES}".strip()
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile(
+    "erythroxy_tx",
+    deadline=None,  # the first example compiles
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # likewise, and it reads the clock
+)
+hypothesis.settings.load_profile("erythroxy_tx")
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that depend on the test's name alone."""
+    digest = hashlib.sha256(request.node.nodeid.encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8]))
+
+
+@pytest.fixture
+def strict_jax() -> Iterator[None]:
+    """Neither ranks nor dtypes are promoted silently."""
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
