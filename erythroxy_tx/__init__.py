@@ -72,7 +72,7 @@ _HOME = {
     "TransformOrderError": "errors",
 }
 
-__all__ = list(_HOME)  # noqa: PLE0605
+__all__ = list(_HOME)
 __version__ = "0.1.0"
 
 

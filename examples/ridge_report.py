@@ -148,9 +148,7 @@ def judge(figures: dict[str, dict[str, Any]], quick: bool) -> list[Claim]:
 
 def sentence(figures: dict[str, dict[str, Any]], claims: list[Claim], quick: bool) -> str:
     missed = "; ".join(
-        f"{claim.what} is {claim.value:.3g}, expected at most {claim.bound:.3g}"
-        for claim in claims
-        if not claim.holds
+        f"{claim.what} is {claim.value:.3g}, expected at most {claim.bound:.3g}" for claim in claims if not claim.holds
     )
     if missed:
         return f"Not proved, because a bound is missed: {missed}."

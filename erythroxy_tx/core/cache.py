@@ -3,6 +3,7 @@ that they belong to lives. Wrappers themselves hold none, so wrapping the same f
 same programs. Not here: what is kept.
 """
 
+import functools
 import weakref
 from collections.abc import Callable
 from collections.abc import Hashable
@@ -12,6 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _HOMES: dict[int, tuple[weakref.ref, dict[Hashable, Any]]] = {}
+_SHORTCUTS: dict[int, tuple[weakref.ref, frozenset[str]]] = {}
 
 
 def home(owner: Any) -> dict[Hashable, Any]:
@@ -24,7 +26,7 @@ def home(owner: Any) -> dict[Hashable, Any]:
     if found is not None and found[0]() is owner:
         return found[1]
     kept: dict[Hashable, Any] = {}
-    _HOMES[key] = (weakref.ref(owner, lambda ref: _leave(key, ref)), kept)
+    _HOMES[key] = weakref.ref(owner, functools.partial(_leave, _HOMES, key)), kept
     return kept
 
 
@@ -36,12 +38,27 @@ def keep(owner: Any, key: Hashable, build: Callable[[], T]) -> T:
     return kept[key]
 
 
+def shortcut(wrapper: Any, names: frozenset[str]) -> None:
+    """Say that a wrapper remembers what it found here, in its attributes `names`."""
+    key = id(wrapper)
+    _SHORTCUTS[key] = weakref.ref(wrapper, functools.partial(_leave, _SHORTCUTS, key)), names
+
+
 def clear() -> None:
-    """Forget everything: the next call of every wrapper traces, compiles and uploads anew."""
+    """Forget everything: the next call of every wrapper traces, compiles and uploads anew.
+
+    >>> import erythroxy_tx as tx
+    >>> tx.clear()
+    """
     _HOMES.clear()
+    for ref, names in list(_SHORTCUTS.values()):
+        if (wrapper := ref()) is not None:
+            for name in names:
+                vars(wrapper).pop(name, None)
+    _SHORTCUTS.clear()
 
 
-def _leave(key: int, ref: weakref.ref) -> None:
-    found = _HOMES.get(key)
+def _leave(table: dict[int, Any], key: int, ref: weakref.ref) -> None:
+    found = table.get(key)
     if found is not None and found[0] is ref:
-        del _HOMES[key]
+        del table[key]

@@ -24,7 +24,7 @@ class OpenedMethod(eqx.Module):
     func: Callable[..., Any] = eqx.field(static=True)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        instance = object.__new__(self.cls)
+        instance: Any = object.__new__(self.cls)
         vars(instance).update(self.fields)
         result = self.func(instance, *args, **kwargs)
         after = vars(instance)
@@ -45,9 +45,9 @@ def opened(fn: Any) -> Any:
         if is_leaf(fn.__self__) and hasattr(fn.__self__, "__dict__") and not isinstance(fn.__self__, type):
             return _open_instance(fn.__self__, fn.__func__)
         return jtu.Partial(fn.__func__, fn.__self__)
-    by_python = isinstance(getattr(type(fn), "__call__", None), types.FunctionType)
-    if is_leaf(fn) and by_python and not isinstance(fn, type) and not hasattr(fn, "__wrapped__"):
-        return _open_instance(fn, type(fn).__call__)
+    call = getattr(type(fn), "__call__", None)  # noqa: B004  # what is asked is who wrote it
+    if isinstance(call, types.FunctionType) and is_leaf(fn) and not hasattr(fn, "__wrapped__"):
+        return _open_instance(fn, call)
     return fn
 
 

@@ -36,7 +36,7 @@ def _captures(fn: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         return
     seen.add(id(function))
     found = inspect.getclosurevars(function)
-    defaults = {**(function.__kwdefaults__ or {}), **dict(enumerate(function.__defaults__ or ()))}
+    defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     for name, value in [*found.nonlocals.items(), *found.globals.items(), *defaults.items()]:
-        yield str(name), value
+        yield name, value
         yield from _captures(value, seen) if callable(value) else ()

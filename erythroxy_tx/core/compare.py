@@ -7,6 +7,7 @@ Compared are structure, shape, dtype, weak type, the places of NaN and of the in
 import dataclasses
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,9 @@ from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import shape_of
 
-Bound = Callable[[float, float], float]  # (largest magnitude, error of the reference) -> allowed error
+Names = tuple[str, str]  # how messages call the reference and the candidate
+
+_BITWISE = Bitwise()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +37,9 @@ class LeafReport:
     total: int = 0
 
     def __str__(self) -> str:
-        return f"{self.path or 'result'}: " + ("; ".join(self.faults) or f"meets it (largest difference {self.largest:.3g})")
+        return f"{self.path or 'result'}: " + (
+            "; ".join(self.faults) or f"meets it (largest difference {self.largest:.3g})"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +66,10 @@ class Comparison:
 def compare(
     reference: Any,
     candidate: Any,
-    contract: Any = Bitwise(),
+    contract: Any = _BITWISE,
     *,
     exact: Any = None,
-    names: tuple[str, str] = ("reference", "candidate"),
+    names: Names = ("reference", "candidate"),
     dtype_fault: Callable[[Any, Any], str | None] | None = None,
     atol: float = 0.0,
 ) -> Comparison:
@@ -83,26 +88,31 @@ def compare(
     **Returns:** a `Comparison`.
 
     >>> import numpy as np
-    >>> print(compare(np.float32([1, 2]), np.float32([1, 3])))
-    result: 1 of 2 differ, worst at [1]: reference 2.0, candidate 3.0, difference 1 (0.5 of the largest magnitude 2), bits must be equal
+    >>> print(compare(np.float32([1, 2]), np.float32([1, 3]), Close(1e-6)))  # doctest: +NORMALIZE_WHITESPACE
+    result: 1 of 2 differ, worst at [1]: reference 2.0, candidate 3.0,
+        difference 1 (0.5 of the largest magnitude 2), allowed 2e-06 = 1e-06 × 2
     """
-    left, right = jtu.tree_structure(reference), jtu.tree_structure(candidate)
+    left: Any = jtu.tree_structure(reference)
+    right: Any = jtu.tree_structure(candidate)
     if left != right:
         fault = f"structure differs: {names[0]} {left}, {names[1]} {right}"
         return Comparison((LeafReport("", (fault,)),))
     contracts = _broadcast(contract, reference)
+    if exact is None and any(isinstance(one, AsAccurate) for one in contracts):
+        raise TypeError("compare got AsAccurate and no exact=. Expected the float64 result. Fix: pass exact=.")
     exacts = jtu.tree_leaves(exact) if exact is not None else [None] * len(contracts)
     pairs = zip(jtu.tree_flatten_with_path(reference)[0], jtu.tree_leaves(candidate), contracts, exacts, strict=True)
     fault_of = dtype_fault or _any_change
-    return Comparison(
-        tuple(_leaf(jtu.keystr(path), a, b, c, e, names, fault_of, atol) for (path, a), b, c, e in pairs)
-    )
+    return Comparison(tuple(_leaf(jtu.keystr(path), a, b, c, e, names, fault_of, atol) for (path, a), b, c, e in pairs))
 
 
 def _broadcast(contract: Any, tree: Any) -> list[Contract]:
-    is_contract = lambda x: isinstance(x, Contract)  # noqa: E731
-    spread = jtu.tree_map(lambda c, sub: [c] * len(jtu.tree_leaves(sub)), contract, tree, is_leaf=is_contract)
-    return [c for c in jtu.tree_leaves(spread, is_leaf=is_contract)]
+    spread = jtu.tree_map(lambda one, sub: [one] * len(jtu.tree_leaves(sub)), contract, tree, is_leaf=_is_contract)
+    return jtu.tree_leaves(spread, is_leaf=_is_contract)
+
+
+def _is_contract(value: Any) -> bool:
+    return isinstance(value, Contract)
 
 
 def _any_change(reference: Any, candidate: Any) -> str | None:
@@ -127,58 +137,65 @@ def host_array(leaf: Any) -> np.ndarray:
 
 
 def _leaf(
-    path: str, reference: Any, candidate: Any, contract: Contract, exact: Any, names: tuple, fault_of: Any, atol: float
+    path: str, reference: Any, candidate: Any, contract: Contract, exact: Any, names: Names, fault_of: Any, atol: float
 ) -> LeafReport:
-    faults = []
-    if (fault := fault_of(reference, candidate)) is not None:
-        faults.append(fault)
+    fault = fault_of(reference, candidate)
+    faults = [fault] if fault is not None else []
     if np.shape(reference) != np.shape(candidate):
-        faults.append(f"shape differs: {names[0]} {shape_of(reference)}, {names[1]} {shape_of(candidate)}")
-        return LeafReport(path, tuple(faults))
+        told = f"shape differs: {names[0]} {shape_of(reference)}, {names[1]} {shape_of(candidate)}"
+        return LeafReport(path, (*faults, told))
     a, b = host_array(reference), host_array(candidate)
-    number = jnp.issubdtype(a.dtype, np.inexact) and jnp.issubdtype(b.dtype, np.inexact)
-    if number:
-        a, b = _wide(a), _wide(b)
-        odd = _special_fault(a, b, names) or (_zero_sign_fault(a, b, names) if isinstance(contract, Bitwise) else None)
-        faults += [odd] if odd else []
-        finite = np.isfinite(a) & np.isfinite(b)
-        a, b = np.where(finite, a, 0), np.where(finite, b, 0)
-        difference, scale = np.abs(b - a), float(np.max(np.abs(a), initial=0.0))
-    else:
-        difference = np.where(a != b, np.maximum(np.abs(_wide(a) - _wide(b)), 1.0), 0.0)
-        scale = float(np.max(np.abs(_wide(a)), initial=0.0))
-    largest, differing = float(np.max(difference, initial=0.0)), int(np.count_nonzero(difference))
-    allowed, rule = _allowed(contract, number, scale, atol, _dtype(candidate), a, b, exact)
+    inexact = jnp.issubdtype(a.dtype, np.inexact) and jnp.issubdtype(b.dtype, np.inexact)
+    wide_a, wide_b = _wide(a), _wide(b)
+    finite = np.isfinite(wide_a) & np.isfinite(wide_b)
+    if inexact:
+        faults += _special_faults(wide_a, wide_b, contract, names)
+    wide_a, wide_b = np.where(finite, wide_a, 0), np.where(finite, wide_b, 0)
+    difference = np.abs(wide_b - wide_a)
+    if not inexact:  # integers past 2^53 differ where their float64 values do not
+        difference = np.where(a != b, np.maximum(difference, 1.0), 0.0)
+    scale, largest = _most(wide_a), _most(difference)
+    rule = _rule(contract if inexact else None, scale, atol)
     error = largest
-    if isinstance(contract, AsAccurate) and number:
-        error = float(np.max(np.abs(b - np.where(np.isfinite(b), _wide(host_array(exact)), 0)), initial=0.0))
-    if not error <= allowed:
+    if inexact and isinstance(contract, AsAccurate):
+        wide = np.where(finite, _wide(host_array(exact)), 0)
+        eps = float(jnp.finfo(b.dtype).eps)
+        rule, error = _rule_of_accuracy(contract, _most(wide_a - wide), _most(wide), eps), _most(wide_b - wide)
+    if not error <= rule.allowed:
         at = np.unravel_index(int(np.argmax(difference)), difference.shape)
         share = f" ({largest / scale:.3g} of the largest magnitude {scale:.6g})" if scale else ""
         faults.append(
-            f"{differing} of {difference.size} differ, worst at {list(map(int, at))}: {names[0]} {host_array(reference)[at]}, "
-            f"{names[1]} {host_array(candidate)[at]}, difference {largest:.3g}{share}, {rule}"
+            f"{np.count_nonzero(difference)} of {difference.size} differ, worst at {list(map(int, at))}: "
+            f"{names[0]} {a[at]}, {names[1]} {b[at]}, difference {largest:.3g}{share}, {rule.told}"
         )
-    return LeafReport(path, tuple(faults), largest, scale, differing, difference.size)
+    return LeafReport(path, tuple(faults), largest, scale, int(np.count_nonzero(difference)), difference.size)
 
 
-def _allowed(
-    contract: Contract, number: bool, scale: float, atol: float, dtype: Any, a: Any, b: Any, exact: Any
-) -> tuple[float, str]:
+class _Rule(NamedTuple):
+    """The largest error that is allowed, and how to tell it."""
+
+    allowed: float
+    told: str
+
+
+def _rule(contract: Contract | None, scale: float, atol: float) -> _Rule:
     match contract:
-        case Close(rtol) if number:
+        case Close(rtol):
             allowed = atol + rtol * scale
-            return allowed, f"allowed {allowed:.3g} = {f'{atol:g} + ' if atol else ''}{rtol:g} × {scale:.6g}"
-        case AsAccurate(k) if number:
-            if exact is None:
-                raise TypeError("compare got AsAccurate without exact=. Expected the float64 result. Fix: pass exact=.")
-            wide = _wide(host_array(exact))
-            own = float(np.max(np.abs(np.where(np.isfinite(a), a - wide, 0)), initial=0.0))
-            slack = AsAccurate.units * float(jnp.finfo(dtype).eps) * scale
-            return k * own + slack, f"allowed {k * own + slack:.3g} from float64 = {k:g} × {own:.3g} + {slack:.3g}"
+            return _Rule(allowed, f"allowed {allowed:.3g} = {f'{atol:g} + ' if atol else ''}{rtol:g} × {scale:.6g}")
         case Bitwise():
-            return 0.0, "bits must be equal"
-    return 0.0, "must be equal"
+            return _Rule(0.0, "bits must be equal")
+    return _Rule(0.0, "must be equal")
+
+
+def _rule_of_accuracy(contract: AsAccurate, own: float, scale: float, eps: float) -> _Rule:
+    slack = contract.units * eps * scale
+    allowed = contract.k * own + slack
+    return _Rule(allowed, f"allowed {allowed:.3g} from float64 = {contract.k:g} × {own:.3g} + {slack:.3g}")
+
+
+def _most(values: np.ndarray) -> float:
+    return float(np.max(np.abs(values), initial=0.0))
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
@@ -186,21 +203,19 @@ def _wide(a: np.ndarray) -> np.ndarray:
     return a.astype(kind)
 
 
-def _special_fault(a: np.ndarray, b: np.ndarray, names: tuple[str, str]) -> str | None:
-    """NaN in other places, or infinities that are not the same infinity."""
+def _special_faults(a: np.ndarray, b: np.ndarray, contract: Contract, names: Names) -> list[str]:
+    """NaN in other places, infinities that are not the same one, and under `Bitwise` a zero of the other sign."""
     off = (np.isnan(a) != np.isnan(b)) | ((np.isinf(a) | np.isinf(b)) & ~np.isnan(a) & (a != b))
-    return _first(off, a, b, names, "NaN or infinity in other places")
+    faults = [_first(off, a, b, names, "NaN or infinity in other places")]
+    if isinstance(contract, Bitwise):
+        off = np.zeros(a.shape, bool)
+        for x, y in [(a.real, b.real), (a.imag, b.imag)] if np.iscomplexobj(a) else [(a, b)]:
+            off |= (x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y))
+        faults.append(_first(off, a, b, names, "sign of zero differs"))
+    return [fault for fault in faults if fault is not None]
 
 
-def _zero_sign_fault(a: np.ndarray, b: np.ndarray, names: tuple[str, str]) -> str | None:
-    parts = [(a.real, b.real), (a.imag, b.imag)] if np.iscomplexobj(a) else [(a, b)]
-    off = np.zeros(a.shape, bool)
-    for x, y in parts:
-        off |= (x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y))
-    return _first(off, a, b, names, "sign of zero differs")
-
-
-def _first(off: np.ndarray, a: np.ndarray, b: np.ndarray, names: tuple[str, str], what: str) -> str | None:
+def _first(off: np.ndarray, a: np.ndarray, b: np.ndarray, names: Names, what: str) -> str | None:
     if not off.any():
         return None
     at = np.unravel_index(int(np.argmax(off)), off.shape)

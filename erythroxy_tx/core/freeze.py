@@ -36,7 +36,7 @@ class Freeze:
         self._tries = _TRIES
         self.locked = array.flags.writeable and _owner(array) is not None
         if self.locked:
-            _set_writeable(array, False)
+            _set_writeable(array, on=False)
             weakref.finalize(self, _unlock, self.ref).atexit = False
         self.checksum: int | None = None
         if not _is_immutable(array) and not self._is_alone(array):
@@ -70,7 +70,7 @@ def _owner(array: np.ndarray) -> np.ndarray | None:
     return owner if whole else None
 
 
-def _set_writeable(array: np.ndarray, on: bool) -> None:
+def _set_writeable(array: np.ndarray, *, on: bool) -> None:
     owner = _owner(array)
     for one in (owner, array) if on else (array, owner):  # a view is writable only if its owner is
         if one is not None:
@@ -90,7 +90,7 @@ def freeze(array: np.ndarray) -> Freeze:
 
 def _unlock(ref: weakref.ref) -> None:
     if (array := ref()) is not None:
-        _set_writeable(array, True)
+        _set_writeable(array, on=True)
 
 
 def _checksum(array: np.ndarray) -> int:

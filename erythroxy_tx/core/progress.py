@@ -19,7 +19,7 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
     ...     update("searching: 2 of 3")
     """
     if not sys.stderr.isatty():
-        yield lambda text: None
+        yield lambda _: None
         return
     from rich.console import Console  # 13 MB: only where it is shown
 

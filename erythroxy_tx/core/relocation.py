@@ -64,8 +64,8 @@ def ties(reference: Any, candidate: Any, inputs: list[tuple[str, Any]]) -> list[
     """Which outputs are indices that differ only among equal values of an input: an argsort or a top-k with ties."""
     found = []
     leaves = zip(jtu.tree_flatten_with_path(reference)[0], jtu.tree_leaves(candidate), strict=True)
-    for (path, a), b in leaves:
-        a, b = host_array(a), host_array(b)
+    for (path, before), after in leaves:
+        a, b = host_array(before), host_array(after)
         if a.dtype.kind in "iu" and b.dtype.kind in "iu" and a.shape == b.shape and (a != b).any():
             found += [f"result{jtu.keystr(path)} is equal up to ties: {told}" for told in _tied(a, b, inputs)][:1]
     return found
@@ -76,14 +76,16 @@ def _tied(a: np.ndarray, b: np.ndarray, inputs: list[tuple[str, Any]]) -> list[s
     for name, leaf in inputs:
         values = host_array(leaf)
         for axis in range(values.ndim):
-            taken = [_take(values, index, axis) for index in (a, b)]
-            if taken[0] is not None and taken[1] is not None and np.array_equal(*taken, equal_nan=_has_nan(values)):
-                told.append(f"both pick the same values of {name} along axis {axis}, indices differ only where those are equal")
+            left, right = _take(values, a, axis), _take(values, b, axis)
+            if left is not None and right is not None and np.array_equal(left, right, equal_nan=_has_nan(values)):
+                told.append(
+                    f"both pick the same values of {name} along axis {axis}, indices differ only where those are equal"
+                )
     return told
 
 
 def _has_nan(values: np.ndarray) -> bool:
-    return jnp.issubdtype(values.dtype, np.inexact)
+    return bool(jnp.issubdtype(values.dtype, np.inexact))
 
 
 def _take(values: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray | None:

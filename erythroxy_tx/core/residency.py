@@ -4,6 +4,7 @@ Not here: the function that they are the arguments of.
 
 import collections
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ class Residency:
     def __init__(self, label: str, device: Any, budget: int | None):
         self.label, self.device, self.budget = label, device, budget
         self._up: collections.OrderedDict[int, Resident] = collections.OrderedDict()
+        self._refs: dict[int, weakref.ref] = {}  # tell when a host array is freed
         self._scalars: collections.OrderedDict[Any, jax.Array] = collections.OrderedDict()
 
     def place(self, leaves: Sequence[Any], names: Callable[[], list[str]]) -> list[Any]:
@@ -63,9 +65,10 @@ class Residency:
         """
         arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
         if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
-            self._make_room([leaves[i] for i in missing], arrays, names())
+            named = names()
+            self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
             for i in missing:
-                self.upload(leaves[i], names()[i])
+                self.upload(leaves[i], named[i])
         return [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
 
     def upload(self, array: np.ndarray, name: str) -> None:
@@ -77,8 +80,7 @@ class Residency:
             hold = freeze(array)  # before the copy: a change in between is then seen as one
             resident = _SHARED[key] = Resident(name, _copy_to_device(array, self.device), hold)
         self._up[id(array)] = resident
-        drop = weakref.WeakMethod(self._drop)
-        weakref.finalize(array, lambda key=id(array): (found := drop()) and found(key)).atexit = False
+        self._refs[id(array)] = weakref.ref(array, functools.partial(_freed, weakref.ref(self), id(array)))
 
     def entries(self) -> list[Resident]:
         """What is on the device, the least recently used first."""
@@ -95,15 +97,16 @@ class Residency:
         if resident is None or resident.hold.ref() is not old:
             raise ValueError(
                 f"{self.label}.replace got old={shape_of(old)}, which is not on the device. Expected one of: "
-                f"{self.entries() or 'nothing is resident'}. Fix: pass the array object that the function was called with."
+                f"{self.entries() or 'nothing is resident'}. Fix: pass the very array that was called with."
             )
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(
                 f"{self.label}.replace got new={shape_of(new)} for {resident.name}: {shape_of(old)}. Expected the same "
                 "shape and dtype: another one compiles again. Fix: call the function with the new array."
             )
-        del resident
-        name = self._up.pop(id(old)).name
+        name = resident.name
+        del resident  # or both copies would be held during the upload
+        self._drop(id(old))
         self.upload(new, name)
 
     # ------------------------------------------------------------------
@@ -114,15 +117,16 @@ class Residency:
 
     def _drop(self, key: int) -> None:
         self._up.pop(key, None)
+        self._refs.pop(key, None)
 
     def _value(self, leaf: Any, position: int, names: Callable[[], list[str]]) -> Any:
         if isinstance(leaf, np.ndarray):
             resident = self._up[id(leaf)]
             if (fault := resident.hold.fault(leaf)) is not None:
                 raise StaleArrayError(
-                    f"{self.label} got {names()[position]}: {shape_of(leaf)}, which {fault} after it was copied to the device. "
-                    f"Expected an array that stays as it is. Fix: .replace(array, array) copies it again; a new array has "
-                    "its own copy; .evict() makes every array writable."
+                    f"{self.label} got {names()[position]}: {shape_of(leaf)}, which {fault} after it was copied to the "
+                    "device. Expected an array that stays as it is. Fix: .replace(array, array) copies it again; a new "
+                    "array has its own copy; .evict() makes every array writable."
                 )
             self._up.move_to_end(id(leaf))
             return resident.value
@@ -141,41 +145,45 @@ class Residency:
             self._scalars.popitem(last=False)
         return self._scalars[key]
 
-    def _make_room(self, new: list[np.ndarray], used: dict[int, int], names: list[str]) -> None:
+    def _make_room(self, new: list[np.ndarray], used: dict[int, tuple[str, np.ndarray]]) -> None:
         """Evict the least recently used copies that this call does not use, before anything is uploaded."""
         if self.budget is None:
             return
         needed = sum(a.size * jax.dtypes.canonicalize_dtype(a.dtype).itemsize for a in new)
         kept = sum(r.nbytes for key, r in self._up.items() if key in used)
         if needed + kept > self.budget:
-            told = ", ".join(f"{names[i]} {shape_of(key)}" for key, i in ((self._array(k, new), i) for k, i in used.items()))
+            told = ", ".join(f"{name}: {shape_of(array)}" for name, array in used.values())
             raise BudgetError(
-                f"{self.label} got budget={format_bytes(self.budget)}; one call needs {format_bytes(needed + kept)} on the "
-                f"device ({told}). Expected the arguments of a call to fit. Fix: a larger budget, or fewer rows a call."
+                f"{self.label} got budget={format_bytes(self.budget)}; one call needs {format_bytes(needed + kept)} on "
+                f"the device ({told}). Expected a call's arrays to fit. Fix: a larger budget, or fewer rows a call."
             )
         for key in [k for k in self._up if k not in used]:
             if needed + sum(r.nbytes for r in self._up.values()) <= self.budget:
                 return
             self._drop(key)
 
-    def _array(self, key: int, new: list[np.ndarray]) -> Any:
-        return next((a for a in new if id(a) == key), None) if key not in self._up else self._up[key].value
+
+def _freed(residency: weakref.ref[Residency], key: int, _: weakref.ref) -> None:
+    if (found := residency()) is not None:
+        found._drop(key)
 
 
 def _check_array(label: str, name: str, array: np.ndarray) -> None:
     """Refuse what would change on the way: a mask, an object, an integer that does not fit."""
-    kind = jax.dtypes.canonicalize_dtype(array.dtype) if array.dtype.kind not in "OSUVmM" or _is_ml_dtype(array) else None
+    kind = (
+        jax.dtypes.canonicalize_dtype(array.dtype) if array.dtype.kind not in "OSUVmM" or _is_ml_dtype(array) else None
+    )
     if isinstance(array, np.ma.MaskedArray) or kind is None:
         raise TypeError(
-            f"{label} got {name}: {type(array).__name__} of dtype {array.dtype}, which has no device form. Expected a plain "
-            "array of numbers. Fix: fill the mask, or convert it, before the call."
+            f"{label} got {name}: {type(array).__name__} of dtype {array.dtype}, which has no device form. Expected a "
+            "plain array of numbers. Fix: fill the mask, or convert it, before the call."
         )
     if kind != array.dtype and array.dtype.kind in "iu" and array.size:
         low, high = int(array.min()), int(array.max())
         if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
             raise OverflowError(
-                f"{label} got {name}: {shape_of(array)} with values from {low} to {high}, which do not fit {kind}: on the "
-                "device they would wrap. Fix: subtract an offset, or jax.config.update('jax_enable_x64', True)."
+                f"{label} got {name}: {shape_of(array)} with values from {low} to {high}, which do not fit {kind}: on "
+                "the device they would wrap. Fix: subtract an offset, or jax.config.update('jax_enable_x64', True)."
             )
 
 

@@ -57,11 +57,9 @@ def named_leaves(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
     """Every leaf of a call, in the order of `tree_leaves((args, kwargs))`, with its path in the user's names:
     `x`, `batch['tokens']`, `params[0].w`.
     """
-    roots = list(zip(positional_names(fn, len(args)), args)) + sorted(kwargs.items())
+    roots = list(zip(positional_names(fn, len(args)), args, strict=True)) + sorted(kwargs.items())
     return [
-        (name + jtu.keystr(path), leaf)
-        for name, value in roots
-        for path, leaf in jtu.tree_flatten_with_path(value)[0]
+        (name + jtu.keystr(path), leaf) for name, value in roots for path, leaf in jtu.tree_flatten_with_path(value)[0]
     ]
 
 
@@ -93,12 +91,14 @@ class Declared:
         return isinstance(other, Declared) and type(self.value) is type(other.value) and self.value == other.value
 
 
-def declare(fn: Callable[..., Any], names: Collection[str], args: tuple, kwargs: dict[str, Any]) -> tuple:
+def declare(
+    fn: Callable[..., Any], names: Collection[str], args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
     """Mark the arguments that are named in `names` as static, by position or by keyword."""
     if not names:
         return args, kwargs
     positions = positional_names(fn, len(args))
-    marked = tuple(Declared(a) if name in names else a for name, a in zip(positions, args))
+    marked = tuple(Declared(a) if name in names else a for name, a in zip(positions, args, strict=True))
     return marked, {key: Declared(a) if key in names else a for key, a in kwargs.items()}
 
 

@@ -20,6 +20,7 @@ import jax.tree_util as jtu
 from erythroxy_tx.core import cache
 from erythroxy_tx.core.callables import is_leaf
 from erythroxy_tx.core.callables import opened
+from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.signature import Static
 from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import has_static
@@ -71,10 +72,16 @@ class Transform(eqx.Module):
     def __repr__(self) -> str:
         given = {n: v for n, v in self._parameters().items() if v not in (None, ())}
         told = ", ".join(f"{n}={getattr(v, '__name__', None) or repr(v)}" for n, v in given.items())
-        return f"{self.name}({told})({self.fn!r})" if isinstance(self.fn, Transform) else f"{self.name}({told})({name_of(self.fn)})"
+        return (
+            f"{self.name}({told})({self.fn!r})"
+            if isinstance(self.fn, Transform)
+            else f"{self.name}({told})({name_of(self.fn)})"
+        )
 
     @functools.cached_property
     def _run(self) -> Callable[..., Any]:
+        cls = type(self)
+        cache.shortcut(self, frozenset(n for n in dir(cls) if isinstance(getattr(cls, n), functools.cached_property)))
         return self._runner()
 
     @abstractmethod
@@ -84,6 +91,10 @@ class Transform(eqx.Module):
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         """What is compiled, called with the arguments of the call on tracers."""
         return self.fn(*args, **kwargs)
+
+    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """The contract for these arguments: one for all outputs, or a pytree of them like the result."""
+        return Bitwise()
 
     def _static_names(self) -> tuple[str, ...]:
         return ()
@@ -131,7 +142,7 @@ class Transform(eqx.Module):
 
     def __reduce__(self) -> Any:
         if _found_by_name(self):
-            return self.__qualname__
+            return self.__dict__["__qualname__"]
         return _rebuilt, (type(self), self.fn, self._parameters())
 
 
@@ -143,7 +154,7 @@ def _found_by_name(wrapper: Transform) -> bool:
     """A decorated function is importable under its own name, where its `fn` no longer is."""
     try:
         found: Any = importlib.import_module(wrapper.__module__)
-        for part in wrapper.__qualname__.split("."):
+        for part in str(wrapper.__dict__.get("__qualname__", "")).split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError):
         return False

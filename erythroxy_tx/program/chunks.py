@@ -41,7 +41,11 @@ class Chunks:
 
     def __str__(self) -> str:
         tail = f", the last of {self.remainder}" if self.remainder else ""
-        tail = f", the last overlapping by {self.count * self.size - self.rows}" if self.overlaps and self.rows % self.size else tail
+        tail = (
+            f", the last overlapping by {self.count * self.size - self.rows}"
+            if self.overlaps and self.rows % self.size
+            else tail
+        )
         total = f"; the compiled program takes {format_bytes(self.total_bytes)}" if self.total_bytes is not None else ""
         return f"{self.rows} rows in {self.count} chunks of {min(self.size, self.rows)}{tail}{total}"
 

@@ -6,6 +6,7 @@
 Not here: the loop (`loop.py`), nor which rows are in a chunk (`chunks.py`).
 """
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.loop import SUM
+from erythroxy_tx.program.loop import ChunkFn
 from erythroxy_tx.program.loop import Fold
 from erythroxy_tx.program.loop import Leaves
 from erythroxy_tx.program.loop import Out
@@ -31,7 +33,7 @@ from erythroxy_tx.program.row_call import RowCall
 
 def _limit(dtype: Any, top: bool) -> Any:
     """The largest or the smallest value of a dtype: where a fold starts that any value replaces."""
-    if dtype == bool:
+    if jnp.issubdtype(dtype, jnp.bool_):
         return top
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.inf if top else -jnp.inf
@@ -47,13 +49,19 @@ _FOLDS = {
     "mean": SUM,
     "max": Fold(_full(lambda dtype: _limit(dtype, top=False)), jnp.maximum),
     "min": Fold(_full(lambda dtype: _limit(dtype, top=True)), jnp.minimum),
-    "prod": Fold(_full(lambda dtype: 1), lambda total, value: total * value),
-    "all": Fold(_full(lambda dtype: True), jnp.logical_and),
-    "any": Fold(_full(lambda dtype: False), jnp.logical_or),
+    "prod": Fold(_full(lambda _: 1), lambda total, value: total * value),
+    "all": Fold(_full(lambda _: True), jnp.logical_and),
+    "any": Fold(_full(lambda _: False), jnp.logical_or),
 }
-_OVER_STACK = {"max": jnp.max, "min": jnp.min, "prod": jnp.prod}
+_OVER_STACK: dict[str, Callable[[Any], Any]] = {
+    "max": lambda stack: jnp.max(stack, axis=0),
+    "min": lambda stack: jnp.min(stack, axis=0),
+    "prod": lambda stack: jnp.prod(stack, axis=0),
+}
 
 KINDS = ("rows", *_FOLDS)
+
+Runner = Callable[..., Leaves]  # `run` or `run_remat`
 
 
 def run_declared(call: RowCall, kinds: Sequence[str], chunks: Chunks, remat: bool) -> Any:
@@ -68,68 +76,84 @@ def run_declared(call: RowCall, kinds: Sequence[str], chunks: Chunks, remat: boo
 
     **Raises:** `ValueError` if an output cannot be what it was declared to be.
     """
-    rows, axes = call.rows, call.row_axes
-    ins = [Rows(axis) for axis in axes]
     lengths = [chunks.size, chunks.rows % chunks.size]  # also where the last chunk overlaps: its backward pass may not
-    cuts = [_cut_types(rows, axes, length) for length in lengths if length]
+    cuts = [_cut_types(call.rows, call.row_axes, length) for length in lengths if length]
     fn, example, tracers = hoisted(call.flat, cuts, [struct_of(leaf) for leaf in call.shared])
-    shared = call.shared + tracers
     named, _ = jtu.tree_flatten_with_path(call.result)
-    whole = [out for _, out in named]
-    for (path, out), kind, chunk in zip(named, kinds, example, strict=True):
-        _check(call.label, "result" + jtu.keystr(path), kind, out, chunk, chunks)
-    key_impls: dict[int, Any] = {}
+    for (path, whole), kind, chunk in zip(named, kinds, example, strict=True):
+        _check(call.label, "result" + jtu.keystr(path), kind, whole, chunk, chunks)
+    combination = _Combination(fn, kinds, [whole for _, whole in named], call.row_axes, chunks)
+    return call.unflatten(combination.run(call.rows, call.shared + tracers, remat))
 
-    def by_kind(row_leaves: Leaves, shared_leaves: Leaves, stacks: bool) -> Leaves:
-        part = row_leaves[0].shape[axes[0]] / chunks.rows
-        values = fn(row_leaves, shared_leaves)
-        for i, value in enumerate(values):
-            if _is_key(value):  # keys travel as their data: a buffer of keys cannot be made of zeros
-                key_impls[i], values[i] = jax.random.key_impl(value), jax.random.key_data(value)
-        scaled = [v.astype(_wide(v)) * part if kind == "mean" else v for kind, v in zip(kinds, values, strict=True)]
-        return [v[None] if stacks and _stacked(kind, v) else v for kind, v in zip(kinds, scaled, strict=True)]
 
-    def form(runner: Callable[..., Leaves], stacks: bool, rows: Leaves, shared: Leaves) -> Leaves:
-        outs: list[Out] = [
-            Rows(0, each=kind != "rows") if kind == "rows" or (stacks and _stacked(kind, out)) else _FOLDS[kind]
+class _Combination:
+    """The declared kinds of a function's outputs, turned into folds over chunks."""
+
+    def __init__(self, fn: ChunkFn, kinds: Sequence[str], whole: Leaves, axes: Sequence[int], chunks: Chunks):
+        self.fn, self.kinds, self.whole, self.axes, self.chunks = fn, kinds, whole, axes, chunks
+        # Where a derivative needs every chunk's value at once, the values are stacked.
+        self.stacked = [
+            kind in _OVER_STACK and jnp.issubdtype(out.dtype, jnp.inexact)
             for kind, out in zip(kinds, whole, strict=True)
         ]
-        found = runner(lambda a, b: by_kind(a, b, stacks), rows, shared, ins, outs, chunks)
+        self.key_impls: dict[int, Any] = {}
+
+    def run(self, rows: Leaves, shared: Leaves, remat: bool) -> Leaves:
+        if remat and any(self.stacked):
+            found = self._fold_and_stack_for_derivatives(rows, shared)
+        elif any(self.stacked):
+            found = self._stack(run, rows, shared)
+        else:
+            found = self._fold(run_remat if remat else run, rows, shared)
         return [
-            _OVER_STACK[kind](x, axis=0) if stacks and _stacked(kind, out) else x
-            for kind, out, x in zip(kinds, whole, found, strict=True)
+            jax.random.wrap_key_data(x, impl=self.key_impls[i]) if i in self.key_impls else _like(x, out)
+            for i, (x, out) in enumerate(zip(found, self.whole, strict=True))
         ]
 
-    stacks = any(_stacked(kind, out) for kind, out in zip(kinds, whole, strict=True))
-    if remat and stacks:
-        found = _folded_forward(form, rows, shared)
-    else:
-        found = form(run_remat if remat else run, stacks, rows, shared)
-    return call.unflatten(
-        [
-            jax.random.wrap_key_data(x, impl=key_impls[i]) if i in key_impls else _like(x, out)
-            for i, (x, out) in enumerate(zip(found, whole, strict=True))
+    def _values(self, row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
+        """The outputs of one chunk, means weighted by its share of the rows."""
+        values = self.fn(row_leaves, shared_leaves)
+        share = row_leaves[0].shape[self.axes[0]] / self.chunks.rows
+        for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
+            if kind == "mean":
+                values[i] = value.astype(jnp.promote_types(value.dtype, jnp.float32)) * share
+            elif _is_key(value):  # keys travel as their data: a buffer of keys cannot be made of zeros
+                self.key_impls[i], values[i] = jax.random.key_impl(value), jax.random.key_data(value)
+        return values
+
+    def _fold(self, runner: Runner, rows: Leaves, shared: Leaves) -> Leaves:
+        outs: list[Out] = [Rows() if kind == "rows" else _FOLDS[kind] for kind in self.kinds]
+        return runner(self._values, rows, shared, list(map(Rows, self.axes)), outs, self.chunks)
+
+    def _stack(self, runner: Runner, rows: Leaves, shared: Leaves) -> Leaves:
+        """As `_fold`, with one entry a chunk for the outputs that are stacked, reduced at the end."""
+
+        def values(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
+            found = self._values(row_leaves, shared_leaves)
+            return [v[None] if stacked else v for v, stacked in zip(found, self.stacked, strict=True)]
+
+        outs: list[Out] = [
+            Rows(each=stacked) if stacked or kind == "rows" else _FOLDS[kind]
+            for kind, stacked in zip(self.kinds, self.stacked, strict=True)
         ]
-    )
+        found = runner(values, rows, shared, list(map(Rows, self.axes)), outs, self.chunks)
+        return [
+            _OVER_STACK[kind](x) if stacked else x
+            for kind, stacked, x in zip(self.kinds, self.stacked, found, strict=True)
+        ]
 
+    def _fold_and_stack_for_derivatives(self, rows: Leaves, shared: Leaves) -> Leaves:
+        """Fold in the forward pass; stack only where there is a derivative to take."""
 
-def _stacked(kind: str, out: Any) -> bool:
-    """Kinds whose derivative needs every chunk's value at once: these are stacked when differentiated."""
-    return kind in _OVER_STACK and jnp.issubdtype(out.dtype, jnp.inexact)
+        @jax.custom_vjp
+        def folded(rows: Leaves, shared: Leaves) -> Leaves:
+            return self._fold(run, rows, shared)
 
-
-def _folded_forward(form: Callable[..., Leaves], rows: Leaves, shared: Leaves) -> Leaves:
-    """Fold in the forward pass; stack one value a chunk only where there is a derivative to take."""
-
-    @jax.custom_vjp
-    def folded(rows: Leaves, shared: Leaves) -> Leaves:
-        return form(run, False, rows, shared)
-
-    folded.defvjp(
-        lambda rows, shared: jax.vjp(lambda a, b: form(run_remat, True, a, b), rows, shared),
-        lambda pull, cotangents: pull(cotangents),
-    )
-    return folded(rows, shared)
+        folded.defvjp(
+            lambda rows, shared: jax.vjp(functools.partial(self._stack, run_remat), rows, shared),
+            lambda pull, cotangents: pull(cotangents),
+        )
+        return folded(rows, shared)
 
 
 def _cut_types(rows: Leaves, axes: Sequence[int], size: int) -> Leaves:
@@ -138,10 +162,6 @@ def _cut_types(rows: Leaves, axes: Sequence[int], size: int) -> Leaves:
 
 def _is_key(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def _wide(value: Any) -> Any:
-    return jnp.promote_types(value.dtype, jnp.float32)
 
 
 def _like(value: Any, out: Any) -> Any:

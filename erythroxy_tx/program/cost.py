@@ -28,45 +28,35 @@ def largest_fitting(
     **Raises:** `BudgetError` if the smallest size does not fit.
     """
     known: dict[int, int] = {}
+    smallest = len(sizes) - 1
     with progress(f"{label}: looking for the largest chunk within {format_bytes(budget)}") as update:
 
         def fits(index: int) -> bool:
-            size = sizes[index]
-            found = bytes_of(size)
+            found = bytes_of(sizes[index])
             known[index] = found.total
-            update(f"{label}: {size} rows take {found}, budget {format_bytes(budget)}")
-            if index == len(sizes) - 1 and found.total > budget:
+            update(f"{label}: {sizes[index]} rows take {found}, budget {format_bytes(budget)}")
+            if index == smallest and found.total > budget:
                 raise BudgetError(
-                    f"{label} got budget={format_bytes(budget)}; chunks of {size} row take {found}. Expected a "
-                    f"budget that one row fits. Fix: a budget of at least {found.total} bytes, or smaller arguments and results: "
-                    "they count, whatever the chunk."
+                    f"{label} got budget={format_bytes(budget)}; chunks of one row take {found}. Expected a "
+                    f"budget that one row fits. Fix: a budget of at least {found.total} bytes, or smaller arguments and "
+                    "results: they count, whatever the chunk."
                 )
             return found.total <= budget
 
         if fits(0):
             return sizes[0], known[0]
-        too_large, fitting = 0, len(sizes) - 1
-        if fitting == 0 or not fits(fitting):  # the one size there is does not fit; `fits` raised
-            raise AssertionError("unreachable")
-        while fitting - too_large > 1:
-            guess = _between(sizes, too_large, fitting, known, budget)
-            if fits(guess):
-                fitting = guess
-            else:
-                too_large = guess
+        fits(smallest)
+        too_large, fitting, halve = 0, smallest, False
+        while (width := fitting - too_large) > 1:
+            guess = (too_large + fitting) // 2 if halve else _on_line(sizes, too_large, fitting, known, budget)
+            too_large, fitting = (too_large, guess) if fits(guess) else (guess, fitting)
+            halve = not halve and fitting - too_large > width / 2  # the line missed: it would creep
     return sizes[fitting], known[fitting]
 
 
-def _between(sizes: Sequence[int], too_large: int, fitting: int, known: dict[int, int], budget: int) -> int:
-    """The candidate that a straight line through the two known ends puts at the budget, kept strictly between."""
-    low, high = sizes[fitting], sizes[too_large]
-    slope = (known[too_large] - known[fitting]) / (high - low)
-    target = low + (budget - known[fitting]) / slope if slope > 0 else (low * high) ** 0.5
+def _on_line(sizes: Sequence[int], too_large: int, fitting: int, known: dict[int, int], budget: int) -> int:
+    """The candidate at which a straight line through two known ones reaches the budget, strictly between them."""
+    slope = (known[too_large] - known[fitting]) / (sizes[too_large] - sizes[fitting])
+    target = sizes[fitting] + (budget - known[fitting]) / slope  # positive: one fits and the other does not
     inside = range(too_large + 1, fitting)
-    guess = next((i for i in inside if sizes[i] <= target), inside[-1])
-    # A line that keeps missing on one side would step by one: halve the rest when the guess is next to an end.
-    return guess if inside[0] < guess < inside[-1] or len(inside) < 3 else _closer(guess, inside)
-
-
-def _closer(guess: int, inside: range) -> int:
-    return inside[min(len(inside) // 8, 8)] if guess == inside[0] else inside[-1 - min(len(inside) // 8, 8)]
+    return next((i for i in inside if sizes[i] <= target), inside[-1])

@@ -11,13 +11,20 @@ from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.row_call import RowCall
 
-_MOVES = """broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice expand_dims gather iota pad
-    reshape rev select_n slice sort split squeeze top_k transpose stop_gradient optimization_barrier""".split()
-_COMPARES = "argmax argmin clamp eq ge gt is_finite le lt max min ne not or and xor reduce_max reduce_min".split()
-_SIGNS = "abs neg sign floor ceil round imag real complex reduce_and reduce_or reduce_xor".split()
-_EXACT = frozenset(_MOVES + _COMPARES + _SIGNS)
-_INTEGER = frozenset("add sub mul reduce_sum reduce_prod cumsum cumprod cummax cummin rem shift_left".split())
-_NESTED = frozenset(["jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"])
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_EXACT = _names("""
+    broadcast_in_dim concatenate copy copy_p dynamic_slice dynamic_update_slice expand_dims gather iota
+    optimization_barrier pad reshape rev select_n slice sort split squeeze stop_gradient top_k transpose
+    and argmax argmin clamp complex eq ge gt imag is_finite le lt max min ne neg not or real
+    reduce_and reduce_max reduce_min reduce_or reduce_xor xor
+""")
+_EXACT_UNLESS_COMPLEX = _names("abs ceil floor round sign")
+_EXACT_FOR_INTEGERS = _names("add cummax cummin cumprod cumsum mul reduce_prod reduce_sum rem shift_left sub")
+_NESTED = _names("checkpoint closed_call custom_jvp_call custom_vjp_call jit pjit remat")
 
 
 def exact_outputs(call: RowCall) -> list[tuple[bool, bool]]:
@@ -25,10 +32,8 @@ def exact_outputs(call: RowCall) -> list[tuple[bool, bool]]:
     structs = [list(map(struct_of, leaves)) for leaves in (call.rows, call.shared)]
     closed = jax.make_jaxpr(call.flat)(*structs)
     exact = _walk(closed.jaxpr, [True] * len(closed.jaxpr.invars))
-    return [
-        (good, not jnp.issubdtype(var.aval.dtype, jnp.inexact))
-        for good, var in zip(exact, closed.jaxpr.outvars, strict=True)
-    ]
+    kinds = [aval.dtype for aval in closed.out_avals]
+    return [(good, not jnp.issubdtype(kind, jnp.inexact)) for good, kind in zip(exact, kinds, strict=True)]
 
 
 def _walk(jaxpr: Any, given: list[bool]) -> list[bool]:
@@ -50,9 +55,11 @@ def _walk(jaxpr: Any, given: list[bool]) -> list[bool]:
 
 def _is_exact(eqn: Any) -> bool:
     name = eqn.primitive.name
-    kinds = [v.aval.dtype for v in [*eqn.invars, *eqn.outvars]]
-    if name in _INTEGER:
+    kinds = [var.aval.dtype for var in [*eqn.invars, *eqn.outvars]]
+    if name in _EXACT_FOR_INTEGERS:
         return not any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds)
+    if name in _EXACT_UNLESS_COMPLEX:
+        return not any(jnp.issubdtype(kind, jnp.complexfloating) for kind in kinds)
     if name == "convert_element_type":
         return jnp.promote_types(*kinds) == kinds[1]
     return name in _EXACT

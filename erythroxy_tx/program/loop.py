@@ -124,7 +124,10 @@ def run_remat(
 
     def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
         rows, shared, rows_flags, shared_flags = saved
-        wanted = [i for i, on in enumerate(rows_flags.on) if on], [i for i, on in enumerate(shared_flags.on) if on]
+        wanted = (
+            [i for i, on in enumerate(rows_flags.on) if on],
+            [i for i, on in enumerate(shared_flags.on) if on],
+        )
         live = [i for i, ct in enumerate(cotangents) if not _is_zero(ct)]
         by_row = [i for i in live if isinstance(outs[i], Rows)]
         folded = [i for i in live if not isinstance(outs[i], Rows)]

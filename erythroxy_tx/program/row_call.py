@@ -32,7 +32,13 @@ class RowCall:
     """
 
     def __init__(
-        self, label: str, named: Callable[..., Any], fn: Callable[..., Any], args: tuple, kwargs: dict, in_axes: Prefix
+        self,
+        label: str,
+        named: Callable[..., Any],
+        fn: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
+        in_axes: Prefix,
     ):
         self.label, self._named, self._fn, self._in_axes = label, named, fn, in_axes
         axes = in_axes.spread(args, label, "in_axes", "the positional arguments")
@@ -43,7 +49,7 @@ class RowCall:
         self.axes = [_axis(label, *entry) for entry in traced]
         lengths = {n: x.shape[a] for (n, x, _), a in zip(traced, self.axes, strict=True) if a is not None}
         if not lengths:
-            raise ValueError(f"{label} got no rows: in_axes={in_axes}. Expected an array with rows among the arguments.")
+            raise ValueError(f"{label} got no rows: in_axes={in_axes}. Expected an array with rows.")
         if len(set(lengths.values())) > 1:
             raise ValueError(
                 f"{label} got rows of different lengths: {', '.join(f'{n} has {k}' for n, k in lengths.items())}. Expected "

@@ -17,8 +17,6 @@ import numpy as np
 from erythroxy_tx import _compat
 from erythroxy_tx.core.compare import Comparison
 from erythroxy_tx.core.compare import host_array
-from erythroxy_tx.core.contract import Bitwise
-from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.relocation import compare_relocated
 from erythroxy_tx.core.relocation import narrowed
@@ -68,7 +66,7 @@ def assert_relocation(
     >>> running_mean(np.float64([1, 2, 6])).tolist()
     [1.0, 1.5, 3.0]
     >>> print(running_mean.report())
-    running_mean: 1 of 1 calls compared, largest difference 0 of the largest magnitude; result: float64 → float32 (allowed)
+    running_mean: 1 of 1 calls compared, largest difference 0 × the largest; result: float64 → float32 (allowed)
     """
     if not callable(numpy_ref):
         raise TypeError(f"tx.assert_relocation got numpy_ref={numpy_ref!r}. Expected the numpy function.")
@@ -81,7 +79,12 @@ def assert_relocation(
     if calls not in ("first", "always") and not is_count:
         raise ValueError(f"tx.assert_relocation got calls={calls!r}. Expected 'first', 'always' or an int ≥ 1.")
     return functools.partial(
-        AssertRelocation.around, numpy_ref=numpy_ref, rtol=float(rtol), atol=float(atol), sample=sample, calls=calls
+        AssertRelocation.around,
+        numpy_ref=numpy_ref,
+        rtol=float(rtol),
+        atol=float(atol),
+        sample=sample,
+        calls=calls,
     )
 
 
@@ -102,8 +105,8 @@ class Report:
             return f"{self.name}: nothing compared in {self.calls} calls"
         changes = "".join(f"; {change} (allowed)" for change in self.narrowed)
         return (
-            f"{self.name}: {self.compared} of {self.calls} calls compared{self.rows}, largest difference {self.largest:.3g} "
-            f"of the largest magnitude{changes}"
+            f"{self.name}: {self.compared} of {self.calls} calls compared{self.rows}, largest difference "
+            f"{self.largest:.3g} × the largest{changes}"
         )
 
 
@@ -126,14 +129,16 @@ class AssertRelocation(Transform):
     def _report(self) -> Report:
         return self._kept("report", lambda: Report(name_of(unwrapped(self))))
 
-    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Contract:
-        return Bitwise()
-
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         return self.fn.lower(*args, **kwargs) if hasattr(self.fn, "lower") else super().lower(*args, **kwargs)
 
+    @property
+    def _every(self) -> int:
+        """Each how many calls are compared, the first one in any case; 0 for that one alone."""
+        return self.calls if isinstance(self.calls, int) else {"first": 0, "always": 1}[self.calls]
+
     def _runner(self) -> Callable[..., Any]:
-        fn, report, every = self.fn, self._report, {"first": 0, "always": 1}.get(str(self.calls), self.calls)
+        fn, report, every = self.fn, self._report, self._every
 
         def run(*args: Any, **kwargs: Any) -> Any:
             report.calls += 1
@@ -171,8 +176,8 @@ class AssertRelocation(Transform):
             raise RelocationError(
                 f"tx.assert_relocation({report.name}): the reference {name_of(self.numpy_ref)} raised "
                 f"{type(error).__name__}: {error}; the function returned a value ({_told(result)}). Expected both to "
-                "refuse. Fix: check indices and values before the call, which JAX does not; if the reference writes to its "
-                "argument, let it copy first."
+                "refuse. Fix: check indices and values before the call, which JAX does not; if the reference writes to "
+                "its argument, let it copy first."
             ) from error
         found = compare_relocated(reference, result, self.rtol, self.atol)
         if not found.ok:
@@ -182,12 +187,24 @@ class AssertRelocation(Transform):
 
     def _message(self, found: Comparison, reference: Any, result: Any, inputs: list[tuple[str, Any]]) -> str:
         got = ", ".join(f"{name}: {shape_of(leaf)}" for name, leaf in inputs)
-        lines = [f"tx.assert_relocation({self._report.name}) called with {got}{self._report.rows}", str(found)]
-        if jtu.tree_structure(reference) == jtu.tree_structure(result):
-            lines += [f"{change} (allowed)" for change in narrowed(reference, result) if "float" in change or "complex" in change]
+        lines = [
+            f"tx.assert_relocation({self._report.name}) called with {got}{self._report.rows}",
+            str(found),
+        ]
+        structures: list[Any] = [jtu.tree_structure(reference), jtu.tree_structure(result)]
+        if structures[0] == structures[1]:
+            lines += [
+                f"{change} (allowed)"
+                for change in narrowed(reference, result)
+                if "float" in change or "complex" in change
+            ]
             tied = ties(reference, result, [(name, leaf) for name, leaf in inputs if is_traced(leaf)])
-            lines += [f'{line}. Fix: kind="stable" in the reference, or compare the values that are picked' for line in tied]
-        lines.append(f"Expected at most atol={self.atol:g} + rtol={self.rtol:g} × the largest magnitude, for each output.")
+            lines += [
+                f'{line}. Fix: kind="stable" in the reference, or compare the values that are picked' for line in tied
+            ]
+        lines.append(
+            f"Expected at most atol={self.atol:g} + rtol={self.rtol:g} × the largest magnitude, for each output."
+        )
         return "\n".join(lines)
 
     def _sampled(self, args: tuple) -> tuple[tuple, str] | None:

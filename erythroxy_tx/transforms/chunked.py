@@ -43,7 +43,7 @@ def chunked(
     out: Any = "auto",
     remat: bool = True,
     static_argnames: str | Sequence[str] = (),
-) -> Callable[[Callable[..., Any]], "Chunked"]:
+) -> Callable[[Callable[..., Any]], Any]:
     """Run a function over chunks of its rows, so that the intermediates of one chunk live at a time.
 
     With `c` running over the chunks of x, and ⊕ the declared way in which they come together:
@@ -105,14 +105,22 @@ def chunked(
     if out == "auto":
         raise ValueError(
             'tx.chunked got no out=. Expected how each output comes together: out="rows" for one entry a row, '
-            f'or another of {", ".join(map(repr, KINDS))}; a tuple for several outputs.'
+            f"or another of {', '.join(map(repr, KINDS))}; a tuple for several outputs."
         )
     if bad := [kind for kind in kinds.leaves if kind not in KINDS]:
         raise ValueError(f"tx.chunked got out={out!r} with {bad[0]!r} in it. Expected {', '.join(map(repr, KINDS))}.")
     limit = parse_bytes(budget, "tx.chunked got budget") if budget is not None else None
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     return functools.partial(
-        Chunked.around, driver=driver, n=n, size=size, budget=limit, in_axes=axes, out=kinds, remat=bool(remat), static_argnames=names
+        Chunked.around,
+        driver=driver,
+        n=n,
+        size=size,
+        budget=limit,
+        in_axes=axes,
+        out=kinds,
+        remat=bool(remat),
+        static_argnames=names,
     )
 
 
@@ -154,7 +162,13 @@ class Chunked(Transform):
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
         names = unwrapped(self)
-        return RowCall(f"tx.chunked({name_of(names)})", names, self.fn, *declare(names, self.static_argnames, args, kwargs), self.in_axes)
+        return RowCall(
+            f"tx.chunked({name_of(names)})",
+            names,
+            self.fn,
+            *declare(names, self.static_argnames, args, kwargs),
+            self.in_axes,
+        )
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
         return call.whole() if plan.one else run_declared(call, self._kinds(call), plan, self.remat)

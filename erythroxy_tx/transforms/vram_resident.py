@@ -9,13 +9,12 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.captured import captured_arrays
-from erythroxy_tx.core.contract import Bitwise
-from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.residency import Residency
 from erythroxy_tx.core.residency import Resident
 from erythroxy_tx.core.signature import name_of
@@ -129,19 +128,16 @@ class VramResident(Transform):
     def _static_names(self) -> tuple[str, ...]:
         return self.static_argnames
 
-    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Contract:
-        return Bitwise()
-
     def _runner(self) -> Callable[..., Any]:
         program, residency, device = self.program, self._residency, self.device
-        static_names, max_fetch, function = self.static_argnames, self.max_fetch, unwrapped(self)
+        max_fetch, function = self.max_fetch, unwrapped(self)
         current, eager, array_type = _compat.current_trace, _compat.eager_trace, _compat.ArrayImpl
 
         def placed(args: tuple, kwargs: dict[str, Any]) -> Any:
             if not _compat.outside_trace():
                 raise TransformOrderError(
-                    f"{residency.label} was called inside a trace (jit, grad, vmap, scan), where nothing can be resident. "
-                    "Expected it outermost. Fix: put @tx.vram_resident outside, e.g. tx.vram_resident(jax.grad(f))."
+                    f"{residency.label} was called inside a trace (jit, grad, vmap, scan), where nothing can be "
+                    "resident. Expected it outermost. Fix: put it outside, as in tx.vram_resident(jax.grad(f))."
                 )
             leaves, structure = jtu.tree_flatten((args, kwargs))
             names = lambda: [name for name, _ in named_leaves(function, args, kwargs)]  # noqa: E731
@@ -175,9 +171,9 @@ class VramResident(Transform):
         for name, array in captured_arrays(closed, unwrapped(self)):
             if array.nbytes > _LARGEST_CAPTURE:
                 raise ValueError(
-                    f"{label} captures {name}: {shape_of(array)} ({format_bytes(array.nbytes)}), which would be compiled into the "
-                    f"program. Expected at most {format_bytes(_LARGEST_CAPTURE)}. Fix: pass it as an argument, where it is "
-                    "copied once."
+                    f"{label} captures {name}: {shape_of(array)} ({format_bytes(array.nbytes)}), which would be "
+                    f"compiled into the program. Expected at most {format_bytes(_LARGEST_CAPTURE)}. Fix: pass it as an "
+                    "argument, where it is copied once."
                 )
         return jtu.tree_unflatten(jtu.tree_structure(result), _compat.eval_closed(closed, closed.consts, dynamic))
 
@@ -193,17 +189,17 @@ def _check_device(label: str, leaves: list[Any], names: list[str], device: Any) 
 
 
 def _fetch(label: str, result: Any, limit: int) -> Any:
-    """The result as numpy, in one transfer."""
-    leaves = [leaf for leaf in jtu.tree_leaves(result) if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
-    total = sum(leaf.nbytes for leaf in leaves)
+    """The result as numpy, in one transfer; PRNG keys stay as they are."""
+    leaves, structure = jtu.tree_flatten(result)
+    arrays = {i: leaf for i, leaf in enumerate(leaves) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)}
+    total = sum(leaf.nbytes for leaf in arrays.values())
     if total > limit:
         error = BudgetError(
             f"{label} got a result of {format_bytes(total)} ({', '.join(map(shape_of, leaves))}). Expected at most "
-            f"max_fetch={format_bytes(limit)}. Fix: return less, or a larger max_fetch. The result is on the device, in "
-            "this error's `result`."
+            f"max_fetch={format_bytes(limit)}. Fix: return less, or a larger max_fetch. The result is on the device, "
+            "in this error's `result`."
         )
         error.result = result
         raise error
-    fetched = iter(jax.device_get(leaves))
-    keys = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jtu.tree_map(lambda leaf: leaf if keys(leaf) else next(fetched), result)
+    fetched = jax.device_get(arrays)
+    return jtu.tree_unflatten(structure, [fetched.get(i, leaf) for i, leaf in enumerate(leaves)])
