@@ -49,7 +49,7 @@ def _module(name: str) -> Any:
             raise
         raise NotApplicableError("not installed") from error
     finally:
-        jax.config.update("jax_enable_x64", False)  # netket switches it on when it is imported
+        jax.config.update("jax_enable_x64", val=False)  # netket switches it on when it is imported
 
 
 def ours(problem: Problem, fn: Fn, size: int) -> Chunked:

@@ -4,11 +4,13 @@ A fenced block in a page that is marked `python` is an example: with prompts it 
 to run. The blocks of a page share their names. Not here: the examples in docstrings, which pytest runs.
 """
 
+import doctest
 import inspect
 import os
 import re
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_TRACEBACK_FILTERING"] = "off"  # JAX would add a note to the message of each exception
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -34,6 +36,8 @@ nitpick_ignore_regex = [("py:.*", r"(?!erythroxy_tx\.\w+$).*")]
 
 EXAMPLE_OR_CODE = re.compile(r"^ *>>>[\s\S]*?(?=\n *\n|\Z)|(?<![`:])`([^`]+)`(?!`)", re.MULTILINE)
 
+# Sphinx's own default does not compare the messages of exceptions.
+doctest_default_flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.DONT_ACCEPT_TRUE_FOR_1
 doctest_test_doctest_blocks = ""  # those of docstrings: pytest runs them
 
 

@@ -55,8 +55,9 @@ def test_three_versions_agree(ridge, quick) -> None:
             np.testing.assert_allclose(result[name], expected, rtol=0, atol=5e-6 * np.abs(expected).max())
 
 
-def test_the_stack_reads_from_the_check_inwards(ridge) -> None:
+def test_the_stack_reads_from_the_check_inwards(ridge, report) -> None:
     assert [each.name for each in tx.stack(ridge.fit)] == ["tx.assert_relocation", "tx.vram_resident"]
+    assert ridge.fit.rtol == report.FURTHEST
     assert tx.unwrap(ridge.fit).__name__ == "fit"
 
 

@@ -5,6 +5,7 @@ is an argument of the compiled program and never a stale constant. A `functools.
 """
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,10 @@ class OpenedMethod(eqx.Module):
     fields: dict[str, Any]
     cls: type = eqx.field(static=True)
     func: Callable[..., Any] = eqx.field(static=True)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(functools.partial(self.func, None))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         instance: Any = object.__new__(self.cls)

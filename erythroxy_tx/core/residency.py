@@ -5,6 +5,7 @@ Not here: the function that they are the arguments of.
 import collections
 import dataclasses
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -16,12 +17,14 @@ import numpy as np
 
 from erythroxy_tx.core.freeze import Freeze
 from erythroxy_tx.core.freeze import freeze
+from erythroxy_tx.core.freeze import prove
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import StaleArrayError
 
 _SCALARS = 256  # device scalars kept, the least recently used goes first
+_LOCK = threading.RLock()  # copies are shared, and two threads may be the first to use one array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Resident:
         return f"{self.name}: {shape_of(self.value)}, {self.nbytes} bytes{how}"
 
 
-_SHARED: weakref.WeakValueDictionary[tuple[int, Any], Resident] = weakref.WeakValueDictionary()
+_SHARED: weakref.WeakValueDictionary[tuple[Any, ...], Resident] = weakref.WeakValueDictionary()
 
 
 class Residency:
@@ -58,29 +61,23 @@ class Residency:
         self._up: collections.OrderedDict[int, Resident] = collections.OrderedDict()
         self._refs: dict[int, weakref.ref] = {}  # tell when a host array is freed
         self._scalars: collections.OrderedDict[Any, jax.Array] = collections.OrderedDict()
+        self._is_wide = jax.config.jax_enable_x64
 
     def place(self, leaves: Sequence[Any], names: Callable[[], list[str]]) -> list[Any]:
         """Device values for the leaves of a call: numpy arrays and numbers are looked up or copied, what is on
         the device or static stays. `names` gives each leaf's name where one is needed.
         """
-        arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
-        if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
-            named = names()
-            self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
-            for i in missing:
-                self.upload(leaves[i], named[i])
-        return [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
-
-    def upload(self, array: np.ndarray, name: str) -> None:
-        """Copy a host array to the device and keep the copy for as long as the array lives."""
-        _check_array(self.label, name, array)
-        key = (id(array), self.device)
-        resident = _SHARED.get(key)
-        if resident is None or resident.hold.ref() is not array:
-            hold = freeze(array)  # before the copy: a change in between is then seen as one
-            resident = _SHARED[key] = Resident(name, _copy_to_device(array, self.device), hold)
-        self._up[id(array)] = resident
-        self._refs[id(array)] = weakref.ref(array, functools.partial(_freed, weakref.ref(self), id(array)))
+        with _LOCK:
+            self._follow_precision()
+            arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+            old = [self._up[key].hold for key, i in arrays.items() if self._has(key, leaves[i])]
+            if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
+                named = names()
+                self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
+                self._upload([leaves[i] for i in missing], [named[i] for i in missing])
+            placed = [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
+            prove(old)
+            return placed
 
     def entries(self) -> list[Resident]:
         """What is on the device, the least recently used first."""
@@ -88,8 +85,9 @@ class Residency:
 
     def evict(self, arrays: Sequence[np.ndarray]) -> None:
         """Drop the copies of these arrays, or of all; the host arrays become writable again."""
-        for key in [id(a) for a in arrays] if arrays else list(self._up):
-            self._drop(key)
+        with _LOCK:
+            for key in [id(a) for a in arrays] if arrays else list(self._up):
+                self._drop(key)
 
     def replace(self, old: np.ndarray, new: np.ndarray) -> None:
         """Swap the copy of `old` for one of `new`, dropping the old one first."""
@@ -105,11 +103,35 @@ class Residency:
                 "shape and dtype: another one compiles again. Fix: call the function with the new array."
             )
         name = resident.name
-        del resident  # or both copies would be held during the upload
-        self._drop(id(old))
-        self.upload(new, name)
+        with _LOCK:
+            if new is old:
+                resident.hold.broken = "was copied again by another function"
+            del resident  # or both copies would be held during the upload
+            self._drop(id(old))
+            self._upload([new], [name])
 
     # ------------------------------------------------------------------
+
+    def _upload(self, arrays: list[np.ndarray], names: list[str]) -> None:
+        """Copy host arrays to the device and keep each copy for as long as its array lives."""
+        for array, name in zip(arrays, names, strict=True):
+            _check_array(self.label, name, array)
+        holds = freeze(arrays)  # before the copy: a change in between is then seen as one
+        for array, name, hold in zip(arrays, names, holds, strict=True):
+            key = (id(array), self.device, self._is_wide)
+            resident = _SHARED.get(key)
+            if resident is None or resident.hold is not hold:
+                resident = _SHARED[key] = Resident(name, _copy_to_device(array, self.device), hold)
+            self._up[id(array)] = resident
+            self._refs[id(array)] = weakref.ref(array, functools.partial(_freed, weakref.ref(self), id(array)))
+
+    def _follow_precision(self) -> None:
+        """Copies and scalars that were made with or without 64-bit types do not serve the other way."""
+        if jax.config.jax_enable_x64 != self._is_wide:
+            self._is_wide = jax.config.jax_enable_x64
+            self._up.clear()
+            self._refs.clear()
+            self._scalars.clear()
 
     def _has(self, key: int, array: np.ndarray) -> bool:
         found = self._up.get(key)
@@ -131,13 +153,15 @@ class Residency:
             self._up.move_to_end(id(leaf))
             return resident.value
         if isinstance(leaf, (bool, int, float, complex, np.generic)):
-            return self._scalar(leaf)
+            return self._scalar(leaf, position, names)
         return leaf
 
-    def _scalar(self, number: Any) -> jax.Array:
+    def _scalar(self, number: Any, position: int, names: Callable[[], list[str]]) -> jax.Array:
         """A device scalar with the weak type that the number has under `jax.jit`."""
         key = (type(number), repr(number))  # repr tells 0.0 from -0.0, and 1 from True
         if key not in self._scalars:
+            if isinstance(number, np.generic):
+                _check_array(self.label, names()[position], np.asarray(number))
             with jax.transfer_guard_host_to_device("allow"):
                 self._scalars[key] = jax.device_put(jnp.asarray(number), self.device)
         self._scalars.move_to_end(key)
@@ -150,15 +174,15 @@ class Residency:
         if self.budget is None:
             return
         needed = sum(a.size * jax.dtypes.canonicalize_dtype(a.dtype).itemsize for a in new)
-        kept = sum(r.nbytes for key, r in self._up.items() if key in used)
+        kept = sum(r.nbytes for key, r in list(self._up.items()) if key in used)
         if needed + kept > self.budget:
             told = ", ".join(f"{name}: {shape_of(array)}" for name, array in used.values())
             raise BudgetError(
                 f"{self.label} got budget={format_bytes(self.budget)}; one call needs {format_bytes(needed + kept)} on "
                 f"the device ({told}). Expected a call's arrays to fit. Fix: a larger budget, or fewer rows a call."
             )
-        for key in [k for k in self._up if k not in used]:
-            if needed + sum(r.nbytes for r in self._up.values()) <= self.budget:
+        for key in [k for k in list(self._up) if k not in used]:
+            if needed + sum(r.nbytes for r in self.entries()) <= self.budget:
                 return
             self._drop(key)
 
@@ -193,8 +217,8 @@ def _is_ml_dtype(array: np.ndarray) -> bool:
 
 def _copy_to_device(array: np.ndarray, device: Any) -> jax.Array:
     """A device array whose memory the host array does not share."""
-    platform = (device or jax.devices()[0]).platform if not hasattr(device, "device_set") else "sharded"
-    if platform == "cpu":  # here device_put may hand out the very buffer, so it gets a private one
+    on = device.device_set if isinstance(device, jax.sharding.Sharding) else {device or jax.devices()[0]}
+    if any(one.platform == "cpu" for one in on):  # here device_put may hand out the very buffer, so it gets a private one
         array = np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True, order="C", subok=False)
     with jax.transfer_guard_host_to_device("allow"):
         return jax.block_until_ready(jax.device_put(array, device))

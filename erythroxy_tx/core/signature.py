@@ -64,7 +64,9 @@ def named_leaves(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
 
 
 def name_of(fn: Any) -> str:
-    """What to call a callable in a message."""
+    """What to call a callable in a message: its own name, or that of the function it is made of."""
+    if hasattr(fn, "func"):  # a partial, an opened method
+        return name_of(fn.func)
     return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
 
 

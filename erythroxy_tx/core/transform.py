@@ -80,8 +80,7 @@ class Transform(eqx.Module):
 
     @functools.cached_property
     def _run(self) -> Callable[..., Any]:
-        cls = type(self)
-        cache.shortcut(self, frozenset(n for n in dir(cls) if isinstance(getattr(cls, n), functools.cached_property)))
+        cache.shortcut(self, _remembered(type(self)))
         return self._runner()
 
     @abstractmethod
@@ -118,7 +117,7 @@ class Transform(eqx.Module):
         if form is innermost and is_leaf(form):
             structure = jtu.tree_structure(self)
             return cache.keep(innermost, ("program", structure), lambda: _of_function(self, innermost))
-        return _of_tree(eqx.tree_at(unwrapped, self, form))
+        return _of_tree(_with_innermost(self, form))
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower the program that a call with these arguments runs, without running it.
@@ -159,6 +158,16 @@ def _found_by_name(wrapper: Transform) -> bool:
     except (ImportError, AttributeError):
         return False
     return found is wrapper
+
+
+def _with_innermost(wrapper: Transform, fn: Callable[..., Any]) -> Transform:
+    inner = wrapper.fn
+    return wrapper.around(_with_innermost(inner, fn) if isinstance(inner, Transform) else fn, **wrapper._parameters())
+
+
+@functools.cache
+def _remembered(cls: type[Transform]) -> frozenset[str]:
+    return frozenset(name for name in dir(cls) if isinstance(getattr(cls, name), functools.cached_property))
 
 
 def unwrapped(fn: Any) -> Any:
@@ -204,12 +213,17 @@ def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[.
         static, dynamic = split((args, kwargs), label)
         return with_static, (static, *dynamic), {}
 
+    takes_static = False
+
     def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return jitted(*args, **kwargs)
-        except TypeError:  # JAX refuses a static value before it traces; every other TypeError is the user's
-            if not has_static(args, kwargs):
-                raise
+        nonlocal takes_static
+        if not takes_static:
+            try:
+                return jitted(*args, **kwargs)
+            except TypeError:  # JAX refuses a static value before it traces; any other TypeError is the user's
+                if not has_static(args, kwargs):
+                    raise
+            takes_static = True  # or each call would pay for a refusal
         call, args, kwargs = staged(args, kwargs)
         return call(*args, **kwargs)
 

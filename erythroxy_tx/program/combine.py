@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 
 from erythroxy_tx.core.signature import shape_of
@@ -28,6 +29,7 @@ from erythroxy_tx.program.loop import Rows
 from erythroxy_tx.program.loop import hoisted
 from erythroxy_tx.program.loop import run
 from erythroxy_tx.program.loop import run_remat
+from erythroxy_tx.program.loop import wide
 from erythroxy_tx.program.row_call import RowCall
 
 
@@ -36,7 +38,9 @@ def _limit(dtype: Any, top: bool) -> Any:
     if jnp.issubdtype(dtype, jnp.bool_):
         return top
     if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.inf if top else -jnp.inf
+        infinity = np.asarray(np.inf if top else -np.inf).astype(dtype)
+        limits = jnp.finfo(dtype)  # some float8 types have no infinity
+        return infinity if np.isinf(infinity) else limits.max if top else limits.min
     return jnp.iinfo(dtype).max if top else jnp.iinfo(dtype).min
 
 
@@ -49,7 +53,10 @@ _FOLDS = {
     "mean": SUM,
     "max": Fold(_full(lambda dtype: _limit(dtype, top=False)), jnp.maximum),
     "min": Fold(_full(lambda dtype: _limit(dtype, top=True)), jnp.minimum),
-    "prod": Fold(_full(lambda _: 1), lambda total, value: total * value),
+    "prod": Fold(
+        lambda a: jnp.ones(a.shape, wide(a.dtype)),
+        lambda total, value: total * value.astype(total.dtype),
+    ),
     "all": Fold(_full(lambda _: True), jnp.logical_and),
     "any": Fold(_full(lambda _: False), jnp.logical_or),
 }
@@ -77,11 +84,13 @@ def run_declared(call: RowCall, kinds: Sequence[str], chunks: Chunks, remat: boo
     **Raises:** `ValueError` if an output cannot be what it was declared to be.
     """
     lengths = [chunks.size, chunks.rows % chunks.size]  # also where the last chunk overlaps: its backward pass may not
-    cuts = [_cut_types(call.rows, call.row_axes, length) for length in lengths if length]
-    fn, example, tracers = hoisted(call.flat, cuts, [struct_of(leaf) for leaf in call.shared])
+    lengths = [length for length in lengths if length]
+    cuts = [_cut_types(call.rows, call.row_axes, length) for length in lengths]
+    fn, types, tracers = hoisted(call.flat, cuts, [struct_of(leaf) for leaf in call.shared])
     named, _ = jtu.tree_flatten_with_path(call.result)
-    for (path, whole), kind, chunk in zip(named, kinds, example, strict=True):
-        _check(call.label, "result" + jtu.keystr(path), kind, whole, chunk, chunks)
+    for length, parts in zip(lengths, types, strict=True):
+        for (path, whole), kind, part in zip(named, kinds, parts, strict=True):
+            _check(call.label, "result" + jtu.keystr(path), kind, whole, call.length, part, length)
     combination = _Combination(fn, kinds, [whole for _, whole in named], call.row_axes, chunks)
     return call.unflatten(combination.run(call.rows, call.shared + tracers, remat))
 
@@ -116,7 +125,7 @@ class _Combination:
         share = row_leaves[0].shape[self.axes[0]] / self.chunks.rows
         for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
             if kind == "mean":
-                values[i] = value.astype(jnp.promote_types(value.dtype, jnp.float32)) * share
+                values[i] = value.astype(wide(value.dtype)) * share
             elif _is_key(value):  # keys travel as their data: a buffer of keys cannot be made of zeros
                 self.key_impls[i], values[i] = jax.random.key_impl(value), jax.random.key_data(value)
         return values
@@ -166,22 +175,18 @@ def _is_key(value: Any) -> bool:
 
 def _like(value: Any, out: Any) -> Any:
     """Give a combined value the dtype and weak type of the one-shot result."""
-    value = lax.convert_element_type(value, out.dtype)
-    if out.weak_type:
-        scalar = {"f": float, "i": int, "c": complex}[out.dtype.kind]  # converting to a Python type makes it weak
-        value = lax.convert_element_type(value, scalar)
-    return value
+    # The public conversion cannot make a weak type. 0.10.2, 0.12.0.
+    return lax.convert_element_type_p.bind(value, new_dtype=out.dtype, weak_type=out.weak_type, sharding=None)
 
 
-def _check(label: str, what: str, kind: str, whole: Any, chunk: Any, chunks: Chunks) -> None:
-    """Refuse an output that cannot be what it was declared to be."""
-    got = f"{shape_of(whole)} from all {chunks.rows} rows and {shape_of(chunk)} from {chunks.size}"
+def _check(label: str, what: str, kind: str, whole: Any, rows: int, part: Any, length: int) -> None:
+    """Refuse an output, `whole` from all rows and `part` from `length` of them, that cannot be what it is declared."""
+    got = f"{shape_of(whole)} from all {rows} rows and {shape_of(part)} from {length}"
     fix = None
     if kind == "rows":
-        good = whole.ndim and chunk.ndim and (whole.shape[0], chunk.shape[0]) == (chunks.rows, chunks.size)
-        if not good or whole.shape[1:] != chunk.shape[1:]:
+        if not whole.ndim or whole.shape[0] != rows or part.shape != (length, *whole.shape[1:]):
             fix = 'one entry along axis 0 for each row. Fix: declare "sum", "mean", … or move the row axis to the front'
-    elif whole.shape != chunk.shape:
+    elif whole.shape != part.shape:
         fix = 'the same shape from any number of rows. Fix: declare "rows", or reduce over the rows in the function'
     elif kind in ("all", "any") and whole.dtype != bool:
         fix = 'a bool. Fix: declare "min" or "max", or compare in the function'
@@ -191,7 +196,7 @@ def _check(label: str, what: str, kind: str, whole: Any, chunk: Any, chunks: Chu
         fix = 'a float: a mean of rounded means is not the mean. Fix: declare "sum" and divide outside'
     elif _is_key(whole) or (kind in ("max", "min") and jnp.issubdtype(whole.dtype, jnp.complexfloating)):
         fix = 'values that have an order or a sum. Fix: declare "rows"'
-    if whole.dtype != chunk.dtype:
+    if whole.dtype != part.dtype:
         fix = "one dtype for any number of rows"
     if fix is not None:
         raise ValueError(f"{label} got {what} declared {kind!r}: {got}. Expected {fix}.")

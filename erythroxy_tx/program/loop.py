@@ -38,14 +38,14 @@ class Fold:
     fold: Callable[[Any, Any], Any]
 
 
-def _wide(dtype: Any) -> Any:
+def wide(dtype: Any) -> Any:
     """Accumulators are at least float32."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
 
 
 # -0.0 is the identity of float addition: 0.0 would lose the sign of a zero.
 SUM = Fold(
-    lambda a: jnp.full(a.shape, -0.0 if jnp.issubdtype(a.dtype, jnp.inexact) else 0, _wide(a.dtype)),
+    lambda a: -jnp.zeros(a.shape, wide(a.dtype)),
     lambda total, value: total + value.astype(total.dtype),
 )
 
@@ -62,7 +62,7 @@ def run(fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Se
     - `outs`: for each output, how the chunks come together.
     - `chunks`: the plan. It must not overlap unless every output is rows.
 
-    **Returns:** the outputs. A float `SUM` is accumulated in at least float32 and rounded once.
+    **Returns:** the outputs. A fold whose accumulator is wider than its values is rounded once, at the end.
     """
 
     def cut(start_row: Any, index: Any, size: int) -> Leaves:
@@ -92,7 +92,7 @@ def run(fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Se
     if chunks.remainder:
         state = step(state, chunks.looped * chunks.size, chunks.looped, chunks.remainder)
     return [
-        lax.convert_element_type(x, like.dtype) if out is SUM and x.dtype != like.dtype else x
+        lax.convert_element_type(x, like.dtype) if isinstance(out, Fold) and x.dtype != like.dtype else x
         for out, x, like in zip(outs, state, first, strict=True)
     ]
 
@@ -184,7 +184,7 @@ def _put(leaves: Leaves, positions: list[int], values: Leaves) -> Leaves:
     return result
 
 
-def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkFn, Leaves, Leaves]:
+def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkFn, list[Leaves], Leaves]:
     """Turn a function into one that closes over no tracer: a `custom_vjp` must not close over values that are
     differentiated outside it.
 
@@ -193,22 +193,24 @@ def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkF
     - `cuts`: the types of the row leaves for each length of chunk; the function is traced once for each.
     - `shared`: the types of the shared leaves.
 
-    **Returns:** the function of (row leaves, shared leaves + hoisted), its output types for the first cut, and the
+    **Returns:** the function of (row leaves, shared leaves + hoisted), its output types for each cut, and the
     hoisted tracers.
     """
     programs: dict[tuple, tuple[Any, list[int | None]]] = {}
     tracers: Leaves = []
-    types: Leaves = []
+    types: list[Leaves] = []
     for cut in cuts:
         closed, outputs = jax.make_jaxpr(fn, return_shape=True)(cut, shared)
-        types = types or outputs
+        types.append(outputs)
         programs[_shapes(cut)] = closed, [_slot(constant, tracers) for constant in closed.consts]
 
     def call(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
         closed, slots = programs[_shapes(row_leaves)]
         own, extra = shared_leaves[: len(shared)], shared_leaves[len(shared) :]
         consts = [c if slot is None else extra[slot] for c, slot in zip(closed.consts, slots, strict=True)]
-        return _compat.eval_closed(closed, consts, [*row_leaves, *own])
+        values = _compat.eval_closed(closed, consts, [*row_leaves, *own])
+        # What the function returns as it stands in its source, such as 1.0, comes back as a number.
+        return [x if isinstance(x, jax.Array) else jnp.asarray(x, t.dtype) for x, t in zip(values, types[0], strict=True)]
 
     return call, types, tracers
 

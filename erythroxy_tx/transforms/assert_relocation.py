@@ -28,6 +28,7 @@ from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import RelocationError
+from erythroxy_tx.program.row_call import without_none
 
 _SEED = 0  # of the sampled rows
 
@@ -213,7 +214,7 @@ class AssertRelocation(Transform):
         while isinstance(fn, Transform) and not hasattr(fn, "in_axes"):
             fn = fn.fn
         label = f"tx.assert_relocation({self._report.name})"
-        axes = getattr(fn, "in_axes", Prefix.of(0)).spread(args, label, "in_axes", "the positional arguments")
+        axes = getattr(fn, "in_axes", Prefix.of(0)).spread(without_none(args), label, "in_axes", "the positional arguments")
         leaves, structure = jtu.tree_flatten(args)
         rows = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None and np.ndim(leaf)]
         lengths = {leaf.shape[axis] for leaf, axis in rows if is_traced(leaf)}

@@ -79,7 +79,7 @@ def user_trace(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> j
 def leaf_names(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> list[str]:
     """The traced leaves of a call in the user's names, in the order in which JAX flattens them."""
     fn = unwrapped(fn)
-    leaves = named_leaves(fn, args, dict(sorted(kwargs.items())))
+    leaves = named_leaves(fn, args, kwargs)
     leaves += [("fn" + jtu.keystr(path), leaf) for path, leaf in jtu.tree_flatten_with_path(opened(fn))[0]]
     return [name for name, leaf in leaves if eqx.is_array_like(leaf)]
 

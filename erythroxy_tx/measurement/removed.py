@@ -19,13 +19,14 @@ from erythroxy_tx._compat import all_constants
 from erythroxy_tx._compat import source_line
 from erythroxy_tx._compat import sub_jaxprs
 from erythroxy_tx.core.units import format_bytes
-from erythroxy_tx.measure.work import CALLS
-from erythroxy_tx.measure.work import work
+from erythroxy_tx.measurement.work import work
 
 _SHARE = 0.1  # of the work; less is what library functions leave over
 _FLOPS = 0.4  # compiled over written; sharing of common subexpressions alone often reaches a half
 _LARGE = 2**20  # bytes of captured constants
 _LINES = 3  # most source lines to name
+
+_CALLS = {"jit", "pjit", "closed_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
 
 _Times = list[tuple[Any, float]]  # equations, each with how often it would run
 
@@ -74,9 +75,7 @@ def _dead(jaxpr: Any) -> list[str]:
     share = _share(dead, jaxpr)
     if share < _SHARE:
         return []
-    finding = (
-        f"about {share:.0%} of the work reaches no output, so the compiler removes it and it is not timed"
-    )
+    finding = f"about {share:.0%} of the work reaches no output, so the compiler removes it and it is not timed"
     return [f"{finding}: {_lines(dead)}. Return it, unless it is what a derivative leaves over."]
 
 
@@ -90,9 +89,7 @@ def _constant(jaxpr: Any) -> list[str]:
         share = _share(every, jaxpr)
         if share < _SHARE:
             return []
-        finding = (
-            f"about {share:.0%} of the work depends on no argument, so the compiler may do it beforehand"
-        )
+        finding = f"about {share:.0%} of the work depends on no argument, so the compiler may do it beforehand"
     return [f"{finding}{': ' if _lines(every) else ''}{_lines(every)}. Pass the arrays as arguments."]
 
 
@@ -108,9 +105,7 @@ def _captured(closed: Any) -> list[str]:
     count = sum(getattr(value, "nbytes", 0) for value in all_constants(closed))
     if count < _LARGE:
         return []
-    finding = (
-        f"{format_bytes(count)} of captured arrays are constants inside the program, in no figure of bytes"
-    )
+    finding = f"{format_bytes(count)} of captured arrays are constants inside the program, in no figure of bytes"
     return [f"{finding}. Pass them as arguments."]
 
 
@@ -125,9 +120,7 @@ def _lines(operations: _Times) -> str:
         if count:
             by_line[source_line(eqn)] += int(count)
     more = len(by_line) - _LINES
-    return ", ".join(line for line, _ in by_line.most_common(_LINES)) + (
-        f" and {more} more" if more > 0 else ""
-    )
+    return ", ".join(line for line, _ in by_line.most_common(_LINES)) + (f" and {more} more" if more > 0 else "")
 
 
 # ------------------------------------------------------------------ what depends on what
@@ -154,7 +147,6 @@ def _dead_equations(jaxpr: Any, wanted: Iterable[Any], times: float) -> tuple[_T
             dead += more
             if is_call:
                 needed = itertools.compress(eqn.invars, _among(live_inside, body.invars))
-                break  # a custom rule holds its derivative besides
         live.update(_variables(needed))
     return dead, live
 
@@ -180,14 +172,12 @@ def _constant_equations(jaxpr: Any, given: Iterable[Any], times: float) -> tuple
 def _is_call(eqn: Any, body: Any) -> bool:
     """Whether the inputs and outputs of an equation are those of the program inside, in order."""
     sizes = len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
-    return eqn.primitive.name in CALLS and sizes
+    return eqn.primitive.name in _CALLS and sizes
 
 
 def _carried(scan: Any, body: Any) -> list[bool]:
     """Which outputs of a scan are its carry, which the next step wants; a stacked one has an axis more."""
-    return [
-        inner.aval.shape == outer.aval.shape for inner, outer in zip(body.outvars, scan.outvars, strict=True)
-    ]
+    return [inner.aval.shape == outer.aval.shape for inner, outer in zip(body.outvars, scan.outvars, strict=True)]
 
 
 def _variables(atoms: Iterable[Any]) -> Iterator[Any]:

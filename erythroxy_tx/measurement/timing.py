@@ -17,15 +17,15 @@ from erythroxy_tx.core.progress import progress
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import HighWater
-from erythroxy_tx.measure import clock
-from erythroxy_tx.measure.isolate import in_fresh_process
-from erythroxy_tx.measure.memory import DevicePeak
-from erythroxy_tx.measure.removed import findings
-from erythroxy_tx.measure.removed import flops_removed
-from erythroxy_tx.measure.report import Measurement
-from erythroxy_tx.measure.stage import Staged
-from erythroxy_tx.measure.stage import leaf_names
-from erythroxy_tx.measure.stage import user_trace
+from erythroxy_tx.measurement import clock
+from erythroxy_tx.measurement.isolate import in_fresh_process
+from erythroxy_tx.measurement.memory import DevicePeak
+from erythroxy_tx.measurement.removed import findings
+from erythroxy_tx.measurement.removed import flops_removed
+from erythroxy_tx.measurement.report import Measurement
+from erythroxy_tx.measurement.stage import Staged
+from erythroxy_tx.measurement.stage import leaf_names
+from erythroxy_tx.measurement.stage import user_trace
 
 _NOISE = 0.05  # of a run; less dispatch than that is lost in the spread
 _DOMINATED = 0.5
@@ -144,6 +144,8 @@ def _removed(
 def _readings(staged: Staged, at_first: int, again: int, loaded: int) -> Iterator[str]:
     if not at_first:
         yield "nothing was compiled: it was before, or needs none. What tracing and compiling take is not known."
+    if at_first and staged.kind == "wrapper":
+        yield "compile is the first call less a steady run, with all that only a first call does."
     if loaded:
         yield f"{loaded} programs came from the compilation cache on disk: compile is the time to load them."
     if again:
@@ -169,9 +171,7 @@ def _checked(fn: Any, runs: Any, kwargs: Any) -> dict[str, Any]:
     if runs is not None and (not isinstance(runs, int) or isinstance(runs, bool) or runs < 1):
         raise ValueError(f"measure({name_of(fn)}) got runs={runs!r}. Expected an int above zero, or None.")
     if kwargs is not None and not (isinstance(kwargs, dict) and all(isinstance(key, str) for key in kwargs)):
-        raise TypeError(
-            f"measure({name_of(fn)}) got kwargs={kwargs!r}. Expected a dict of keyword arguments, by name."
-        )
+        raise TypeError(f"measure({name_of(fn)}) got kwargs={kwargs!r}. Expected a dict of keyword arguments, by name.")
     if not outside_trace():
         raise TransformOrderError(
             f"measure({name_of(fn)}) was called while JAX traces, where nothing runs. "

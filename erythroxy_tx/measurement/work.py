@@ -9,8 +9,6 @@ from typing import Any
 
 from erythroxy_tx._compat import sub_jaxprs
 
-CALLS = {"jit", "pjit", "closed_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
-
 _FREE = {"broadcast_in_dim", "iota", "reshape", "squeeze", "expand_dims", "convert_element_type", "copy"}
 _PER_ELEMENT = ("reduce", "scatter", "select_and", "argm")  # the program inside combines two elements
 
@@ -26,8 +24,7 @@ def work(eqn: Any, *, only_heavy: bool = False) -> float:
     name = eqn.primitive.name
     inside = list(sub_jaxprs(eqn))
     if inside and not name.startswith(_PER_ELEMENT):
-        bodies = inside[:1] if name in CALLS else inside  # a custom rule holds its derivative besides
-        each = [sum(work(inner, only_heavy=only_heavy) for inner in body.eqns) for body in bodies]
+        each = [sum(work(inner, only_heavy=only_heavy) for inner in body.eqns) for body in inside]
         return max(each) if name == "cond" else eqn.params.get("length", 1) * sum(each)
     if name in _HEAVY:
         return _HEAVY[name](eqn)

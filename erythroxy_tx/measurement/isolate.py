@@ -21,9 +21,7 @@ from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.transform import unwrapped
 
 
-def in_fresh_process(
-    work: Callable[..., Any], fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
-) -> Any:
+def in_fresh_process(work: Callable[..., Any], fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
     """Run `work(fn, args, kwargs)` in a spawned process.
 
     **Arguments:**
