@@ -2,6 +2,7 @@
 alike. Not here: what is timed.
 """
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -14,17 +15,19 @@ import jax
 def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Time every run once a round, each until its results are ready.
 
+    Each round has an order of its own: a run that follows a large one finds colder caches and less free memory.
+
     **Arguments:** `runs`: what to time, by name. Each is called once before, untimed. `rounds`: how many.
 
-    **Returns:** the seconds of each run, round by round. Each round starts one run later than the one before.
+    **Returns:** the seconds of each run, round by round.
     """
     for run in runs.values():
         jax.block_until_ready(run())
     names = list(runs)
+    order = random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+    for _ in range(rounds):
+        for name in order.sample(names, len(names)):
             begin = time.perf_counter()
             result = runs[name]()
             jax.block_until_ready(result)

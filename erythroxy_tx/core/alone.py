@@ -21,6 +21,7 @@ import numpy as np
 from erythroxy_tx.core.call_site import frames
 from erythroxy_tx.core.call_site import on_the_stack
 from erythroxy_tx.core.call_site import variables
+from erythroxy_tx.core.instance import is_plain
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CONTAINERS = (dict, list, tuple, types.CellType)
@@ -81,6 +82,8 @@ def _is_accounted(arrays: list[np.ndarray]) -> list[bool]:
     found = dict.fromkeys(map(id, arrays), 0)
     values: list[Any] = []
     for frame in frames():
+        if frame.f_globals is globals():
+            continue
         seen = variables(frame)
         _count(_own(frame.f_code, seen), found)
         values += [value for value in seen.values() if type(value) in _CONTAINERS]
@@ -90,17 +93,19 @@ def _is_accounted(arrays: list[np.ndarray]) -> list[bool]:
             found[key] += 1
     holders = [holder for holder in gc.get_referrers(*arrays) if _holds_only(holder)]
     holders += _untracked(values)
-    for holder in holders:
-        _count(gc.get_referents(holder), found)
+    holders = [holder for holder in holders if _count(gc.get_referents(holder), found)]
     counts = _counts(arrays)  # while `holders` lives: the search itself leaves a tuple there
     lent = set(_lent(holders, {id(holders), id(values)}))
     return [found[key] == count and key not in lent for key, count in zip(map(id, arrays), counts, strict=True)]
 
 
-def _count(values: Iterable[Any], found: dict[int, int]) -> None:
+def _count(values: Iterable[Any], found: dict[int, int]) -> bool:
+    """Add those of the arrays that are among some values; whether there were any."""
+    before = sum(found.values())
     for value in values:
         if id(value) in found:
             found[id(value)] += 1
+    return sum(found.values()) > before
 
 
 def _own(code: types.CodeType, seen: dict[str, Any]) -> list[Any]:
@@ -119,14 +124,7 @@ def _holds_only(holder: Any) -> bool:
     kind = type(holder)
     if kind is types.GeneratorType:
         return not holder.gi_running
-    return kind in _CONTAINERS or (_is_plain(kind) and not _lends(holder))
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether there is nothing in an instance but its attributes: a class that was written in Python."""
-    members = sum(type(value) is types.MemberDescriptorType for base in kind.__mro__ for value in vars(base).values())
-    pointers = members + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
-    return kind.__basicsize__ == object.__basicsize__ + pointers * tuple.__itemsize__
+    return kind in _CONTAINERS or (is_plain(kind) and not _lends(holder))
 
 
 def _lends(value: Any) -> bool:

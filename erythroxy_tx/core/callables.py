@@ -13,6 +13,9 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 
+from erythroxy_tx.core.instance import attributes
+from erythroxy_tx.core.instance import is_plain
+from erythroxy_tx.core.instance import with_attributes
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.errors import StaticArgumentError
 
@@ -21,20 +24,19 @@ class OpenedMethod(eqx.Module):
     """A method of an ordinary object whose attributes are the leaves."""
 
     fields: dict[str, Any]
-    cls: type = eqx.field(static=True)
-    func: Callable[..., Any] = eqx.field(static=True)
+    cls: type
+    func: Callable[..., Any]
 
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(functools.partial(self.func, None))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        instance: Any = object.__new__(self.cls)
-        vars(instance).update(self.fields)
+        instance = with_attributes(self.cls, self.fields)
+        before = _parts(self.fields)
         result = self.func(instance, *args, **kwargs)
-        after = vars(instance)
-        changed = [n for n in {**self.fields, **after} if after.get(n, self) is not self.fields.get(n, self)]
-        if changed:
+        after = _parts(attributes(instance))
+        if changed := sorted(name for name in {**before, **after} if not _same(before.get(name), after.get(name))):
             raise StaticArgumentError(
                 f"{name_of(self.func)} sets self.{', self.'.join(changed)} while it is traced; the value would be "
                 "lost or would leak a tracer. Expected a method that only reads self. Fix: return the new value."
@@ -42,17 +44,30 @@ class OpenedMethod(eqx.Module):
         return result
 
 
+class OpenedPartial(eqx.Module):
+    """A function with its first arguments, which are leaves."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(functools.partial(self.func, *self.args, **self.kwargs))
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.func(*self.args, *args, **{**self.kwargs, **kwargs})
+
+
 def opened(fn: Any) -> Any:
     """The pytree form of a callable: itself where it is a plain function or a pytree already."""
-    if isinstance(fn, functools.partial) and not isinstance(fn, jtu.Partial):
-        return jtu.Partial(fn.func, *fn.args, **fn.keywords)
+    if isinstance(fn, functools.partial):
+        return OpenedPartial(opened(fn.func), fn.args, fn.keywords)
     if isinstance(fn, types.MethodType):
-        if is_leaf(fn.__self__) and hasattr(fn.__self__, "__dict__") and not isinstance(fn.__self__, type):
-            return _open_instance(fn.__self__, fn.__func__)
-        return jtu.Partial(fn.__func__, fn.__self__)
+        return _opened_method(fn.__self__, fn.__func__)
     call = getattr(type(fn), "__call__", None)  # noqa: B004  # what is asked is who wrote it
     if isinstance(call, types.FunctionType) and is_leaf(fn) and not hasattr(fn, "__wrapped__"):
-        return _open_instance(fn, call)
+        return _opened_method(fn, call)
     return fn
 
 
@@ -61,5 +76,18 @@ def is_leaf(value: Any) -> bool:
     return jtu.all_leaves([value])
 
 
-def _open_instance(instance: Any, func: Callable[..., Any]) -> OpenedMethod:
-    return OpenedMethod(dict(vars(instance)), type(instance), func)
+def _opened_method(instance: Any, func: Callable[..., Any]) -> OpenedMethod | OpenedPartial:
+    if is_leaf(instance) and not isinstance(instance, type) and is_plain(type(instance)):
+        return OpenedMethod(attributes(instance), type(instance), func)
+    return OpenedPartial(func, (instance,), {})
+
+
+def _parts(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: jtu.tree_flatten(value) for name, value in fields.items()}
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether an attribute holds the very same leaves in the same structure."""
+    if before is None or after is None:
+        return False
+    return before[1] == after[1] and all(map(lambda a, b: a is b, before[0], after[0]))

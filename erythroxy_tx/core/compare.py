@@ -5,6 +5,7 @@ Compared are structure, shape, dtype, weak type, the places of NaN and of the in
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -100,15 +101,34 @@ def compare(
     contracts = _broadcast(contract, reference)
     if exact is None and any(isinstance(one, AsAccurate) for one in contracts):
         raise TypeError("compare got AsAccurate and no exact=. Expected the float64 result. Fix: pass exact=.")
-    exacts = jtu.tree_leaves(exact) if exact is not None else [None] * len(contracts)
+    exacts = _exacts(exact, reference) if exact is not None else [None] * len(contracts)
     pairs = zip(jtu.tree_flatten_with_path(reference)[0], jtu.tree_leaves(candidate), contracts, exacts, strict=True)
     fault_of = dtype_fault or _any_change
     return Comparison(tuple(_leaf(jtu.keystr(path), a, b, c, e, names, fault_of, atol) for (path, a), b, c, e in pairs))
 
 
 def _broadcast(contract: Any, tree: Any) -> list[Contract]:
-    spread = jtu.tree_map(lambda one, sub: [one] * len(jtu.tree_leaves(sub)), contract, tree, is_leaf=_is_contract)
-    return jtu.tree_leaves(spread, is_leaf=_is_contract)
+    spread = lambda one, sub: [one] * len(jtu.tree_leaves(sub))  # noqa: E731
+    try:
+        contracts = jtu.tree_leaves(jtu.tree_map(spread, contract, tree, is_leaf=_is_contract), is_leaf=_is_contract)
+    except ValueError as error:
+        raise ValueError(
+            f"compare got contract={contract!r}, which does not fit the reference {jtu.tree_structure(tree)}. Expected one "
+            f"contract for all, or a pytree prefix of it. Fix: one entry for each part. ({error})"
+        ) from error
+    if wrong := [one for one in contracts if not _is_contract(one)]:
+        raise TypeError(f"compare got contract={wrong[0]!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k).")
+    return contracts
+
+
+def _exacts(exact: Any, reference: Any) -> list[Any]:
+    shapes: list[Any] = [jtu.tree_map(np.shape, tree) for tree in (exact, reference)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"compare got exact= with shapes {shapes[0]}. Expected those of the reference, {shapes[1]}. Fix: pass the same "
+            "function's result in float64."
+        )
+    return jtu.tree_leaves(exact)
 
 
 def _is_contract(value: Any) -> bool:
@@ -145,23 +165,39 @@ def _leaf(
         told = f"shape differs: {names[0]} {shape_of(reference)}, {names[1]} {shape_of(candidate)}"
         return LeafReport(path, (*faults, told))
     a, b = host_array(reference), host_array(candidate)
+    if odd := [told for pair in ((reference, a), (candidate, b)) if (told := _no_numbers(*pair))]:
+        return LeafReport(path, (*faults, f"{odd[0]}. Expected an array of numbers"))
+    if a.shape != b.shape or a.dtype == jax.dtypes.float0:  # keys of two kinds, which the dtype tells; or nothing
+        return LeafReport(path, tuple(faults))
+    with np.errstate(all="ignore"):  # what overflows is refused
+        return _numbers(path, faults, a, b, contract, exact, names, atol)
+
+
+def _no_numbers(leaf: Any, array: np.ndarray) -> str | None:
+    if isinstance(leaf, np.ma.MaskedArray):
+        return "is masked"
+    if array.dtype == jax.dtypes.float0 or any(jnp.issubdtype(array.dtype, kind) for kind in (np.bool_, np.number)):
+        return None
+    return f"is of type {type(leaf).__name__} and dtype {array.dtype}"
+
+
+def _numbers(
+    path: str, faults: list[str], a: np.ndarray, b: np.ndarray, contract: Contract, exact: Any, names: Names, atol: float
+) -> LeafReport:
     inexact = jnp.issubdtype(a.dtype, np.inexact) and jnp.issubdtype(b.dtype, np.inexact)
     wide_a, wide_b = _wide(a), _wide(b)
-    finite = np.isfinite(wide_a) & np.isfinite(wide_b)
     if inexact:
         faults += _special_faults(wide_a, wide_b, contract, names)
-    wide_a, wide_b = np.where(finite, wide_a, 0), np.where(finite, wide_b, 0)
-    difference = np.abs(wide_b - wide_a)
+    wide_a, wide_b = _finite(wide_a, wide_b)
+    difference = _magnitude(wide_b - wide_a)
     if not inexact:  # integers past 2^53 differ where their float64 values do not
         difference = np.where(a != b, np.maximum(difference, 1.0), 0.0)
     scale, largest = _most(wide_a), _most(difference)
-    rule = _rule(contract if inexact else None, scale, atol)
-    error = largest
+    rule, error = _rule(contract if inexact else None, scale, atol), largest
     if inexact and isinstance(contract, AsAccurate):
-        wide = np.where(finite, _wide(host_array(exact)), 0)
-        eps = float(jnp.finfo(b.dtype).eps)
-        rule, error = _rule_of_accuracy(contract, _most(wide_a - wide), _most(wide), eps), _most(wide_b - wide)
-    if not error <= rule.allowed:
+        rule, error, unknown = _accuracy(contract, wide_a, wide_b, _wide(host_array(exact)), b.dtype)
+        faults += [f"exact= is not finite where the two differ: {unknown} of {a.size}"] if unknown else []
+    if not error <= min(rule.allowed, sys.float_info.max):
         at = np.unravel_index(int(np.argmax(difference)), difference.shape)
         share = f" ({largest / scale:.3g} of the largest magnitude {scale:.6g})" if scale else ""
         faults.append(
@@ -188,30 +224,59 @@ def _rule(contract: Contract | None, scale: float, atol: float) -> _Rule:
     return _Rule(0.0, "must be equal")
 
 
-def _rule_of_accuracy(contract: AsAccurate, own: float, scale: float, eps: float) -> _Rule:
-    slack = contract.units * eps * scale
+def _accuracy(
+    contract: AsAccurate, a: np.ndarray, b: np.ndarray, exact: np.ndarray, dtype: Any
+) -> tuple[_Rule, float, int]:
+    """What is allowed, the error of `b`, and in how many places neither can be told."""
+    known = np.isfinite(exact)
+    own, error = (_most(np.where(known, values - exact, 0)) for values in (a, b))
+    slack = contract.units * float(jnp.finfo(dtype).eps) * _most(np.where(known, exact, 0))
     allowed = contract.k * own + slack
-    return _Rule(allowed, f"allowed {allowed:.3g} from float64 = {contract.k:g} × {own:.3g} + {slack:.3g}")
+    rule = _Rule(allowed, f"allowed {allowed:.3g} from float64 = {contract.k:g} × {own:.3g} + {slack:.3g}")
+    return rule, error, int(np.count_nonzero(~known & (a != b)))
 
 
 def _most(values: np.ndarray) -> float:
-    return float(np.max(np.abs(values), initial=0.0))
+    found = _magnitude(values)
+    return float(np.max(found, initial=0.0)) or float(found.any()) * sys.float_info.min  # wider floats reach below
+
+
+def _magnitude(values: np.ndarray) -> np.ndarray:
+    if not np.iscomplexobj(values):
+        return np.abs(values)
+    found = np.abs(values)
+    return np.where(np.isinf(found), np.maximum(np.abs(values.real), np.abs(values.imag)), found)
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
-    kind = np.complex128 if jnp.issubdtype(a.dtype, np.complexfloating) else np.float64
-    return a.astype(kind)
+    is_complex = jnp.issubdtype(a.dtype, np.complexfloating)
+    if a.dtype in (np.longdouble, np.clongdouble):
+        return a
+    return a.astype(np.complex128 if is_complex else np.float64)
+
+
+def _parts(a: np.ndarray) -> list[np.ndarray]:
+    return [a.real, a.imag] if np.iscomplexobj(a) else [a]
+
+
+def _finite(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Copies in which what is not finite in one of the two is 0 in both, real and imaginary parts apart."""
+    a, b = a.copy(), b.copy()
+    for x, y in zip(_parts(a), _parts(b), strict=True):
+        odd = ~(np.isfinite(x) & np.isfinite(y))
+        x[odd] = y[odd] = 0
+    return a, b
 
 
 def _special_faults(a: np.ndarray, b: np.ndarray, contract: Contract, names: Names) -> list[str]:
     """NaN in other places, infinities that are not the same one, and under `Bitwise` a zero of the other sign."""
-    off = (np.isnan(a) != np.isnan(b)) | ((np.isinf(a) | np.isinf(b)) & ~np.isnan(a) & (a != b))
-    faults = [_first(off, a, b, names, "NaN or infinity in other places")]
+    moved, turned = np.zeros(a.shape, bool), np.zeros(a.shape, bool)
+    for x, y in zip(_parts(a), _parts(b), strict=True):
+        moved |= (np.isnan(x) != np.isnan(y)) | ((np.isinf(x) | np.isinf(y)) & ~np.isnan(x) & (x != y))
+        turned |= (x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y))
+    faults = [_first(moved, a, b, names, "NaN or infinity in other places")]
     if isinstance(contract, Bitwise):
-        off = np.zeros(a.shape, bool)
-        for x, y in [(a.real, b.real), (a.imag, b.imag)] if np.iscomplexobj(a) else [(a, b)]:
-            off |= (x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y))
-        faults.append(_first(off, a, b, names, "sign of zero differs"))
+        faults.append(_first(turned, a, b, names, "sign of zero differs"))
     return [fault for fault in faults if fault is not None]
 
 

@@ -30,10 +30,15 @@ class Freeze:
         self.ref = weakref.ref(array)
         self.checksum: int | None = None
         self.broken: str | None = None
-        self.tries = _TRIES
         owner = owner_of(array)
         self.locks = [] if owner is None else [_lock(one) for one in {id(owner): owner, id(array): array}.values()]
+        self.tries = _TRIES if self.locks else 0
         self._form = _form(array)
+
+    @property
+    def may_be_alone(self) -> bool:
+        """Whether a checksummed array is worth another look."""
+        return self.checksum is not None and self.tries > 0
 
     @property
     def array(self) -> np.ndarray:
@@ -51,8 +56,9 @@ class Freeze:
     def _fault(self, array: np.ndarray) -> str | None:
         if _form(array) != self._form:
             return "was given another shape or dtype"
-        if any(lock.is_open() for lock in self.locks):
-            return "was made writable"
+        for lock in self.locks:
+            if lock.is_open():
+                return "was made writable"
         if self.checksum is not None and _checksum(array) != self.checksum:
             return "was changed through a view, its base or another buffer"
         return None
@@ -76,10 +82,9 @@ def freeze(arrays: Iterable[np.ndarray]) -> list[Freeze]:
     return holds
 
 
-def prove(holds: Iterable[Freeze]) -> None:
+def prove(holds: list[Freeze]) -> None:
     """Look again whether arrays that are checksummed are alone with their memory by now."""
-    checked = [hold for hold in holds if hold.checksum is not None and hold.tries]
-    for hold, is_safe in zip(checked, _safe(checked), strict=True):
+    for hold, is_safe in zip(holds, _safe(holds), strict=True):
         if is_safe:
             hold.checksum = None
 

@@ -70,13 +70,14 @@ class Residency:
         with _LOCK:
             self._follow_precision()
             arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
-            old = [self._up[key].hold for key, i in arrays.items() if self._has(key, leaves[i])]
+            again = [found.hold for key in arrays if (found := self._up.get(key)) is not None and found.hold.may_be_alone]
             if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
                 named = names()
                 self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
                 self._upload([leaves[i] for i in missing], [named[i] for i in missing])
             placed = [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
-            prove(old)
+            if again:
+                prove(again)
             return placed
 
     def entries(self) -> list[Resident]:

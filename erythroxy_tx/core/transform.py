@@ -2,10 +2,12 @@
 that compiles once for each function and each set of parameters. Not here: what any transform does.
 """
 
+import copy
 import dataclasses
 import functools
 import importlib
 import operator
+import types
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from erythroxy_tx.core.signature import has_static
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import signature_of
 from erythroxy_tx.core.signature import split
+from erythroxy_tx.core.signature import undeclare
 from erythroxy_tx.errors import TransformOrderError
 
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
@@ -102,22 +105,22 @@ class Transform(eqx.Module):
 
     def _kept(self, what: Hashable, build: Callable[[], Any]) -> Any:
         """State of this wrapper, shared by every wrapper of the same function with the same parameters."""
-        owner = unwrapped(self)
-        method_of = getattr(owner, "__self__", None)  # a bound method is a new object at each access
-        owner = owner if method_of is None or isinstance(method_of, type) else method_of
-        structure = jtu.tree_structure(self)
-        function = getattr(unwrapped(self), "__func__", None)
-        return cache.keep(owner, (what, structure, function), build)
+        owner, structure = unwrapped(self), jtu.tree_structure(self)
+        function, instance = getattr(owner, "__func__", None), getattr(owner, "__self__", None)
+        if function is None:
+            return cache.keep(owner, (what, structure), build)
+        if isinstance(instance, type):  # a bound method is a new object at each access
+            return cache.keep(function, (what, structure, weakref.ref(instance)), build)
+        return cache.keep(instance, (what, structure, function), build)
 
     @functools.cached_property
     def program(self) -> Callable[..., Any]:
         """The compiled form of `_traced`: a callable that traces and compiles on first use."""
         innermost = unwrapped(self)
-        form = opened(innermost)
-        if form is innermost and is_leaf(form):
+        if opened(innermost) is innermost and is_leaf(innermost):
             structure = jtu.tree_structure(self)
             return cache.keep(innermost, ("program", structure), lambda: _of_function(self, innermost))
-        return _of_tree(_with_innermost(self, form))
+        return _of_tree(self)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower the program that a call with these arguments runs, without running it.
@@ -143,6 +146,9 @@ class Transform(eqx.Module):
         if _found_by_name(self):
             return self.__dict__["__qualname__"]
         return _rebuilt, (type(self), self.fn, self._parameters())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Transform":
+        return self.around(copy.deepcopy(self.fn, memo), **self._parameters())
 
 
 def _rebuilt(cls: type[Transform], fn: Callable[..., Any], parameters: dict[str, Any]) -> Transform:
@@ -194,12 +200,14 @@ def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[.
     names = wrapper._static_names()
 
     def traced(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = undeclare(args, kwargs)
         return jtu.tree_unflatten(structure, [reference()])._traced(*args, **kwargs)
 
     def merged(static: Static, *dynamic: Any) -> Any:
         args, kwargs = static.merge(dynamic)
         return traced(*args, **kwargs)
 
+    traced.__qualname__ = label
     traced.__name__ = merged.__name__ = label.rpartition(".")[2]
     if (signature := signature_of(function)) is not None:
         traced.__signature__ = signature  # type: ignore[attr-defined]
@@ -217,6 +225,8 @@ def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[.
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal takes_static
+        if names:
+            args, kwargs = declare(traced, names, args, kwargs)
         if not takes_static:
             try:
                 return jitted(*args, **kwargs)
@@ -237,11 +247,14 @@ def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[.
 
 def _of_tree(wrapper: Transform) -> Callable[..., Any]:
     """The program of a callable that is a pytree: its arrays are arguments, the rest of it is static."""
-    jitted = cache.keep(type(wrapper), "program", _tree_program)
+    function = unwrapped(wrapper)
+    names, label = wrapper._static_names(), name_of(function)
+    jitted = cache.keep(_home_of(function), ("program", type(wrapper)), _tree_program)
 
     def staged(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        function = unwrapped(wrapper)
-        static, dynamic = split((wrapper, *declare(function, wrapper._static_names(), args, kwargs)), name_of(function))
+        form = opened(function)  # at each call: an object's attributes may have changed
+        whole = wrapper if form is function else _with_innermost(wrapper, form)
+        static, dynamic = split((whole, *declare(function, names, args, kwargs)), label)
         return static, *dynamic
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -249,6 +262,13 @@ def _of_tree(wrapper: Transform) -> Callable[..., Any]:
 
     run.lower = lambda *args, **kwargs: jitted.lower(*staged(args, kwargs))  # type: ignore[attr-defined]
     return run
+
+
+def _home_of(function: Any) -> Any:
+    """What the programs of a callable live as long as: the function that it is made of, or its class."""
+    while (inner := getattr(function, "func", None) or getattr(function, "__func__", None)) is not None:
+        function = unwrapped(inner)
+    return function if isinstance(function, types.FunctionType) else type(function)
 
 
 def _tree_program() -> Any:

@@ -1,6 +1,7 @@
 """Byte counts as people write and read them. Not here: where the bytes come from."""
 
 import re
+from fractions import Fraction
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -23,7 +24,7 @@ def parse_bytes(value: int | str, name: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     if isinstance(value, str) and (match := _PATTERN.fullmatch(value)) and match[2] in _UNITS:
-        count = int(float(match[1]) * _UNITS[match[2]])
+        count = int(Fraction(match[1]) * _UNITS[match[2]])
         if count > 0:
             return count
     raise ValueError(

@@ -125,7 +125,7 @@ class _Combination:
         share = row_leaves[0].shape[self.axes[0]] / self.chunks.rows
         for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
             if kind == "mean":
-                values[i] = value.astype(wide(value.dtype)) * share
+                values[i] = _scaled(value.astype(wide(value.dtype)), share)
             elif _is_key(value):  # keys travel as their data: a buffer of keys cannot be made of zeros
                 self.key_impls[i], values[i] = jax.random.key_impl(value), jax.random.key_data(value)
         return values
@@ -163,6 +163,12 @@ class _Combination:
             lambda pull, cotangents: pull(cotangents),
         )
         return folded(rows, shared)
+
+
+def _scaled(value: Any, share: float) -> Any:
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):  # a complex product would turn infinities into NaN
+        return lax.complex(value.real * share, value.imag * share)
+    return value * share
 
 
 def _cut_types(rows: Leaves, axes: Sequence[int], size: int) -> Leaves:

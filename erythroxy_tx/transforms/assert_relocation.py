@@ -48,7 +48,7 @@ def assert_relocation(
 
     **Arguments:**
 
-    - `numpy_ref`: called with the same arguments, arrays as numpy.
+    - `numpy_ref`: called with the same arguments before the function is, arrays as read-only numpy.
     - `rtol`, `atol`: finite numbers ≥ 0.
     - `sample`: compare on this many rows, chosen by a fixed seed: both functions are called on those rows. Rows are
         those of the `chunked` inside, or else axis 0 of every positional array; keyword arguments are whole.
@@ -72,7 +72,7 @@ def assert_relocation(
     if not callable(numpy_ref):
         raise TypeError(f"tx.assert_relocation got numpy_ref={numpy_ref!r}. Expected the numpy function.")
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
             raise ValueError(f"tx.assert_relocation got {name}={value!r}. Expected a finite number ≥ 0.")
     if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool) or sample < 1):
         raise ValueError(f"tx.assert_relocation got sample={sample!r}. Expected a number of rows ≥ 1, or None for all.")
@@ -143,16 +143,12 @@ class AssertRelocation(Transform):
 
         def run(*args: Any, **kwargs: Any) -> Any:
             report.calls += 1
-            if report.compared and every == 0:
+            if report.compared and (every == 0 or (report.calls - 1) % every):
                 return fn(*args, **kwargs)
             if not _compat.outside_trace():
                 self._tell_once()
                 return fn(*args, **kwargs)
-            result = fn(*args, **kwargs)
-            if not report.compared or (every and (report.calls - 1) % every == 0):
-                self._check(args, kwargs, result)
-                report.compared += 1
-            return result
+            return self._checked(args, kwargs)
 
         return run
 
@@ -165,24 +161,37 @@ class AssertRelocation(Transform):
                 stacklevel=3,
             )
 
-    def _check(self, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+    def _checked(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The function's result, after it was compared.
+
+        The reference runs first, on arrays that it cannot write to: neither sees what the other does to an argument.
+        """
         report = self._report
-        if self.sample is not None and (rows := self._sampled(args)) is not None:
-            args, report.rows = rows
-            result = self.fn(*args, **kwargs)
-        on_host = [_host(args), _host(kwargs)]
+        sampled = self._sampled(args) if self.sample is not None else None
+        rows, told = sampled or (args, "")
         try:
-            reference = self.numpy_ref(*on_host[0], **on_host[1])
+            reference, raised = self.numpy_ref(*_host(rows), **_host(kwargs)), None
         except Exception as error:
+            reference, raised = None, error
+        result = self.fn(*args, **kwargs)
+        compared = self.fn(*rows, **kwargs) if sampled else result
+        report.rows = told
+        if raised is not None:
             raise RelocationError(
                 f"tx.assert_relocation({report.name}): the reference {name_of(self.numpy_ref)} raised "
-                f"{type(error).__name__}: {error}; the function returned a value ({_told(result)}). Expected both to "
+                f"{type(raised).__name__}: {raised}; the function returned a value ({_told(result)}). Expected both to "
                 "refuse. Fix: check indices and values before the call, which JAX does not; if the reference writes to "
                 "its argument, let it copy first."
-            ) from error
+            ) from raised
+        self._check(reference, compared, named_leaves(unwrapped(self), rows, kwargs))
+        report.compared += 1
+        return result
+
+    def _check(self, reference: Any, result: Any, inputs: list[tuple[str, Any]]) -> None:
+        report = self._report
         found = compare_relocated(reference, result, self.rtol, self.atol)
         if not found.ok:
-            raise RelocationError(self._message(found, reference, result, named_leaves(unwrapped(self), args, kwargs)))
+            raise RelocationError(self._message(found, reference, result, inputs))
         report.largest = max(report.largest, found.largest)
         report.narrowed = tuple(narrowed(reference, result))
 
@@ -199,7 +208,8 @@ class AssertRelocation(Transform):
                 for change in narrowed(reference, result)
                 if "float" in change or "complex" in change
             ]
-            tied = ties(reference, result, [(name, leaf) for name, leaf in inputs if is_traced(leaf)])
+            kept = [(name, leaf) for name, leaf in inputs if is_traced(leaf) and not _is_donated(leaf)]
+            tied = ties(reference, result, kept)
             lines += [
                 f'{line}. Fix: kind="stable" in the reference, or compare the values that are picked' for line in tied
             ]
@@ -234,8 +244,20 @@ class AssertRelocation(Transform):
 
 
 def _host(tree: Any) -> Any:
-    """Arrays as numpy, the rest as it is."""
-    return jtu.tree_map(lambda leaf: host_array(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    """Arrays as numpy that cannot be written to, the rest as it is."""
+
+    def on_host(leaf: Any) -> Any:
+        if not isinstance(leaf, (jax.Array, np.ndarray)):
+            return leaf
+        array = (host_array(leaf) if isinstance(leaf, jax.Array) else leaf).view()
+        array.flags.writeable = False
+        return array
+
+    return jtu.tree_map(on_host, tree)
+
+
+def _is_donated(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
 def _told(result: Any) -> str:

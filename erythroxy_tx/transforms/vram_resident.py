@@ -14,14 +14,20 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.callables import is_leaf
+from erythroxy_tx.core.callables import opened
 from erythroxy_tx.core.captured import captured_arrays
 from erythroxy_tx.core.residency import Residency
 from erythroxy_tx.core.residency import Resident
+from erythroxy_tx.core.signature import Declared
+from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import split
 from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import _of_tree
+from erythroxy_tx.core.transform import _with_innermost
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
@@ -130,7 +136,8 @@ class VramResident(Transform):
 
     def _runner(self) -> Callable[..., Any]:
         program, residency, device = self.program, self._residency, self.device
-        max_fetch, function = self.max_fetch, unwrapped(self)
+        max_fetch, function, static_names = self.max_fetch, unwrapped(self), self.static_argnames
+        has_own_leaves = not is_leaf(opened(function))
         current, eager, array_type = _compat.current_trace, _compat.eager_trace, _compat.ArrayImpl
 
         def placed(args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -139,15 +146,17 @@ class VramResident(Transform):
                     f"{residency.label} was called inside a trace (jit, grad, vmap, scan), where nothing can be "
                     "resident. Expected it outermost. Fix: put it outside, as in tx.vram_resident(jax.grad(f))."
                 )
-            leaves, structure = jtu.tree_flatten((args, kwargs))
-            names = lambda: [name for name, _ in named_leaves(function, args, kwargs)]  # noqa: E731
+            marked = declare(function, static_names, args, kwargs)
+            leaves, structure = jtu.tree_flatten((opened(function), marked))
+            names = lambda: _names(function, *marked)  # noqa: E731
             if device is not None:
                 _check_device(residency.label, leaves, names(), device)
-            args, kwargs = jtu.tree_unflatten(structure, residency.place(leaves, names))
-            return program(*args, **kwargs)
+            form, marked = jtu.tree_unflatten(structure, residency.place(leaves, names))
+            args, kwargs = _undeclared(marked) if static_names else marked
+            return (_of_tree(_with_innermost(self, form)) if has_own_leaves else program)(*args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or device is not None or current.value is not eager:
+            if kwargs or has_own_leaves or device is not None or current.value is not eager:
                 return placed(args, kwargs)
             for arg in args:
                 if type(arg) is not array_type:
@@ -160,7 +169,7 @@ class VramResident(Transform):
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         label = self._residency.label
-        static, dynamic = split((args, kwargs), label)
+        static, dynamic = split(declare(unwrapped(self), self.static_argnames, args, kwargs), label)
 
         def flat(*leaves: Any) -> Any:
             args, kwargs = static.merge(leaves)
@@ -176,6 +185,16 @@ class VramResident(Transform):
                     "argument, where it is copied once."
                 )
         return jtu.tree_unflatten(jtu.tree_structure(result), _compat.eval_closed(closed, closed.consts, dynamic))
+
+
+def _names(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> list[str]:
+    """What to call each leaf of the function itself, such as a method's attributes, and of its arguments."""
+    own = [name_of(function) + jtu.keystr(path) for path, _ in jtu.tree_flatten_with_path(opened(function))[0]]
+    return own + [name for name, _ in named_leaves(function, args, kwargs)]
+
+
+def _undeclared(tree: Any) -> Any:
+    return jtu.tree_map(lambda leaf: leaf.value if isinstance(leaf, Declared) else leaf, tree)
 
 
 def _check_device(label: str, leaves: list[Any], names: list[str], device: Any) -> None:

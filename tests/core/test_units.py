@@ -1,0 +1,46 @@
+"""Byte counts: what is read, what is refused, what is written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.core.units import parse_bytes
+
+POWERS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
+POWERS |= {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+
+
+@pytest.mark.parametrize(("unit", "power"), POWERS.items())
+def test_every_unit(unit: str, power: int) -> None:
+    assert parse_bytes(f"3{unit}", "budget") == 3 * power
+    assert parse_bytes(f"  3 {unit} ", "budget") == 3 * power
+
+
+@given(st.integers(1, 10**9), st.sampled_from(["KB", "GB", "TB"]))
+def test_decimals_are_exact(hundredths: int, unit: str) -> None:
+    text = f"{hundredths // 100}.{hundredths % 100:02}{unit}"  # 2.01GB as a float is a byte short
+    assert parse_bytes(text, "budget") == hundredths * POWERS[unit] // 100
+
+
+@given(st.integers(1, 2**70))
+def test_whole_counts_are_themselves(count: int) -> None:
+    assert parse_bytes(count, "budget") == parse_bytes(f"{count}B", "budget") == count
+
+
+@pytest.mark.parametrize(
+    "wrong", [0, -1, True, 1.5, None, "", "5", "-1GB", "0GB", "0.1B", "1 gb", "1e3MB", "1..2MB", "GB", "1GB2", b"1GB"]
+)
+def test_what_is_no_count_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"tx.chunked got budget=.* is not a byte count.*512MiB.*KiB") as caught:
+        parse_bytes(wrong, "tx.chunked got budget")  # type: ignore[arg-type]
+    assert repr(wrong) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(0, "0 B"), (512, "512 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (-2048, "-2.0 KiB"), (3 * 2**30, "3.0 GiB")],
+)
+def test_written_for_a_person(count: int, told: str) -> None:
+    assert format_bytes(count) == told
+    assert format_bytes(5000 * 2**40) == "5000.0 TiB"

@@ -1,0 +1,319 @@
+"""Derivatives of `chunked` functions: which are the one-shot's, which are refused, and what they cost.
+
+The reference is the jitted one-shot; differences are relative to the largest magnitude of each leaf.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import erythroxy_tx as tx
+from erythroxy_tx.core.compare import compare
+from erythroxy_tx.core.contract import Close
+
+KINDS = ("rows", "sum", "mean", "max", "min", "prod", "sum", "any", "all")
+REMAT = pytest.mark.parametrize("remat", [True, False], ids=["remat", "residuals"])
+
+Fn = Callable[..., Any]
+
+
+def of_every_kind(x: jax.Array, w: jax.Array, i: jax.Array) -> tuple[jax.Array, ...]:
+    h = jnp.tanh(x @ w)
+    return (h, (h**2).sum(0), h.mean(0), h.max(0), h.min(0), (1 + h / 8).prod(0)) + (
+        i.sum(),
+        (h > 0.99).any(),
+        (h < 2).all(),
+    )
+
+
+def loss(fn: Fn, i: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
+    """A number that depends on every float output in another way."""
+    outs = fn(x, w, i)
+    return sum(((1 + k) * jnp.sin(out)).sum() for k, out in enumerate(outs[:6]))
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, w = rng.normal(size=(11, 4)), rng.normal(size=(4, 3))
+    return jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32), jnp.asarray(rng.integers(0, 9, 11))
+
+
+def chunked(fn: Fn, out: Any, size: int = 4, in_axes: Any = 0, remat: bool = True) -> Any:
+    return tx.chunked(lax.scan, size=size, out=out, in_axes=in_axes, remat=remat)(fn)
+
+
+def assert_close(reference: Any, candidate: Any, rtol: float = 2e-5) -> None:
+    found = compare(reference, candidate, Close(rtol))
+    assert found.ok, str(found)
+
+
+def assert_same_under(transform: Callable[[Fn], Fn], fn: Fn, candidate: Fn, *args: Any) -> None:
+    """A transform of the two functions gives the same, each compiled."""
+    assert_close(jax.jit(transform(fn))(*args), jax.jit(transform(candidate))(*args))
+
+
+# ---------------------------------------------------------------------- first and higher order
+
+
+@REMAT
+@pytest.mark.parametrize("size", [1, 4, 10, 11])
+def test_gradients_of_every_kind(size: int, remat: bool, data: tuple) -> None:
+    x, w, i = data
+    f = chunked(of_every_kind, KINDS, size, (0, None, 0), remat)
+    grad = lambda f: jax.value_and_grad(functools.partial(loss, f, i), (0, 1))  # noqa: E731
+    assert_same_under(grad, of_every_kind, f, x, w)
+
+
+@REMAT
+@pytest.mark.parametrize("size", [4, 5])
+def test_rows_alone(size: int, remat: bool, data: tuple) -> None:
+    """Chunks of rows overlap at the end: no row's cotangent may count twice, nor be lost."""
+    x, w, _ = data
+    fn = lambda x, w: (jnp.tanh(x @ w), jnp.sin(x))  # noqa: E731
+    f = chunked(fn, "rows", size, (0, None), remat)
+    cubes = lambda f: lambda x, w: sum((out**3).sum() for out in f(x, w))  # noqa: E731
+    for argnums in (0, 1, (0, 1)):
+        assert_same_under(lambda f, n=argnums: jax.grad(cubes(f), n), fn, f, x, w)
+    only_first = lambda f: jax.grad(lambda x, w: f(x, w)[0].sum(), (0, 1))  # noqa: E731
+    assert_same_under(only_first, fn, f, x, w)
+
+
+@REMAT
+@pytest.mark.parametrize("kind", ["all kinds", "rows"])
+def test_second_order(kind: str, remat: bool, data: tuple) -> None:
+    x, w, i = data
+    fn, out = (of_every_kind, KINDS) if kind == "all kinds" else (lambda x, w, i: [jnp.tanh(x @ w)] * 6, ["rows"] * 6)
+    f = chunked(fn, out, 4, (0, None, 0), remat)
+
+    def twice(f: Fn) -> Fn:
+        first = jax.grad(functools.partial(loss, f, i), (0, 1))
+        return jax.grad(lambda x, w: sum((g**2).sum() for g in first(x, w)), (0, 1))
+
+    assert_same_under(twice, fn, f, x, w)
+
+
+def test_third_order_and_reverse_over_reverse(data: tuple) -> None:
+    x, w, _ = data
+    fn = lambda x, w: (jnp.tanh(x @ w) ** 2).sum()  # noqa: E731
+    f = chunked(fn, "sum", in_axes=(0, None))
+
+    def thrice(f: Fn) -> Fn:
+        one = jax.grad(f, 1)
+        two = jax.grad(lambda x, w: (one(x, w) ** 2).sum(), 1)
+        return jax.grad(lambda x, w: (two(x, w) ** 2).sum(), (0, 1))
+
+    assert_same_under(thrice, fn, f, x, w)
+    assert_same_under(lambda f: jax.jacrev(jax.jacrev(f, 1), 1), fn, f, x, w)
+
+
+def test_forward_mode_needs_remat_off(data: tuple) -> None:
+    x, w, i = data
+    f, kept = (chunked(of_every_kind, KINDS, 4, (0, None, 0), remat) for remat in (True, False))
+    number = lambda f: functools.partial(loss, f, i)  # noqa: E731
+    transforms: list[Callable[[Fn], Fn]] = [
+        lambda f: lambda x, w: jax.jvp(number(f), (x, w), (jnp.cos(x), jnp.cos(w))),
+        lambda f: lambda x, w: jax.linearize(number(f), x, w)[1](x, w),
+        lambda f: jax.hessian(number(f), 1),
+    ]
+    for transform in transforms:
+        assert_same_under(transform, of_every_kind, kept, x, w)
+        with pytest.raises(TypeError, match="forward-mode autodiff"):
+            transform(f)(x, w)
+
+
+# ---------------------------------------------------------------------- what may stand between
+
+
+def test_other_arguments(data: tuple) -> None:
+    """Integers, bools and keys get no derivative, and do not disturb the others'."""
+    x, _, i = data
+    keys = jax.random.split(jax.random.key(0), 11)
+
+    def fn(x: jax.Array, i: jax.Array, keep: jax.Array, keys: jax.Array) -> tuple[jax.Array, ...]:
+        noise = jax.vmap(lambda key: jax.random.normal(key, (4,)))(keys)
+        return jnp.where(keep[:, None], x * noise, x**2 * i[:, None]), (x * noise).max(0), i * 2, keys
+
+    f = chunked(fn, ("rows", "max", "rows", "rows"))
+    args = x, i, i % 2 == 0, keys
+    number = lambda f: lambda *args: f(*args)[0].sum() + f(*args)[1].sum()  # noqa: E731
+    assert_same_under(lambda f: jax.grad(number(f)), fn, f, *args)
+    grads = jax.grad(number(f), (0, 1, 2), allow_int=True)(*args)
+    assert [g.dtype for g in grads] == [jnp.float32, jax.dtypes.float0, jax.dtypes.float0]
+    _, pull = jax.vjp(lambda x, keys: f(x, *args[1:3], keys)[:2], x, keys)
+    to_x, to_keys = pull((x, x[0]))
+    assert_close(jax.vjp(lambda x: fn(x, *args[1:])[:2], x)[1]((x, x[0]))[0], to_x)
+    assert to_keys.dtype == jax.dtypes.float0
+
+
+@REMAT
+def test_cotangents_of_integer_outputs(remat: bool, data: tuple) -> None:
+    f = chunked(of_every_kind, KINDS, 4, (0, None, 0), remat)
+
+    def pulled(f: Fn) -> Any:
+        outs, pull = jax.vjp(f, *data)
+        cts = [jnp.cos(o) if o.dtype == jnp.float32 else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
+        return pull(tuple(cts))[:2]
+
+    assert_close(pulled(of_every_kind), pulled(f))
+
+
+SHIFTED: dict[str, Callable[[Fn], Fn]] = {
+    "vmap in grad": lambda by: jax.grad(lambda w, b: jax.vmap(functools.partial(by, w))(b).sum(), (0, 1)),
+    "grad in vmap": lambda by: jax.vmap(jax.grad(by, (0, 1)), (None, 0)),
+    "grad in grad": lambda by: jax.grad(lambda w, b: (jax.grad(by)(w, b[0]) ** 2).sum(), (0, 1)),
+    "scan in grad": lambda by: jax.grad(
+        lambda w, b: lax.scan(lambda w, b: (w - by(w, b) / 9, None), w, b)[0].sum(), (0, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SHIFTED)
+@pytest.mark.parametrize("out", ["sum", "max", "rows"])
+def test_values_from_outside_are_differentiated(how: str, out: str, data: tuple) -> None:
+    """What the function closes over may be tracers of several transforms around it."""
+    x, w, _ = data
+    reduce = {"sum": lambda h: h.sum(), "max": lambda h: h.max(), "rows": lambda h: h}[out]
+
+    def by(wrap: Fn) -> Fn:
+        return lambda w, b: wrap(lambda x: reduce(jnp.tanh(x @ w + b) ** 2))(x).sum()
+
+    shifts = jnp.stack([w[0], w[1]])
+    for remat in (True, False):
+        assert_same_under(lambda wrap: SHIFTED[how](by(wrap)), lambda fn: fn, lambda fn, r=remat: chunked(fn, out, 4, 0, r), w, shifts)
+
+
+@REMAT
+def test_custom_rules_survive(remat: bool, data: tuple) -> None:
+    """Rules that are wrong on purpose: only they can give these gradients."""
+    x = data[0]
+
+    @jax.custom_vjp
+    def seven(x: jax.Array) -> jax.Array:
+        return jnp.sin(x)
+
+    seven.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (7 * x * ct,))
+
+    @jax.custom_jvp
+    def five(x: jax.Array) -> jax.Array:
+        return jnp.sin(x)
+
+    five.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 5 * tangents[0]))
+
+    for fn, expected in ((seven, 7 * x), (five, 5 * jnp.ones_like(x)), (jax.nn.relu, (x > 0).astype(x.dtype))):
+        assert_close(expected, jax.grad(lambda x, f=chunked(fn, "rows", remat=remat): f(x).sum())(x))
+        f = chunked(lambda x, fn=fn: fn(x).sum(), "sum", remat=remat)
+        assert_close(expected, jax.jit(jax.grad(f))(x))
+
+
+@REMAT
+def test_stop_gradient(remat: bool, data: tuple) -> None:
+    x = data[0]
+    f = chunked(lambda x: lax.stop_gradient(x) * x, "rows", remat=remat)
+    assert_close(x, jax.grad(lambda x: f(x).sum())(x))
+
+
+def test_weights_of_a_module(data: tuple) -> None:
+    x = data[0]
+    model = eqx.nn.MLP(4, 2, 8, 2, key=jax.random.key(0))
+    forward = lambda model, x: jax.vmap(model)(x)  # noqa: E731
+
+    class Batched(eqx.Module):
+        inner: eqx.nn.MLP
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return jax.vmap(self.inner)(x)
+
+    square = lambda f: lambda *args: (f(*args) ** 2).sum()  # noqa: E731
+    expected = eqx.filter_grad(square(lambda model: forward(model, x)))(model)
+    as_argument = chunked(forward, "rows", in_axes=(None, 0))
+    as_function = chunked(Batched(model), "rows")
+    found = [
+        eqx.filter_grad(square(lambda model: as_argument(model, x)))(model),
+        eqx.filter_grad(square(lambda model: chunked(lambda x: forward(model, x), "rows")(x)))(model),
+        eqx.filter_grad(lambda f: (f(x) ** 2).sum())(as_function).fn.inner,
+    ]
+    for one in found:
+        assert_close(eqx.filter(expected, eqx.is_array), eqx.filter(one, eqx.is_array))
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+@REMAT
+def test_products_with_zeros(zeros: int, remat: bool, data: tuple) -> None:
+    x = data[0].at[3 : 3 + zeros, 1].set(0.0)
+    fn = lambda x: x.prod(0)  # noqa: E731
+    assert_same_under(lambda f: jax.grad(lambda x: f(x).sum()), fn, chunked(fn, "prod", remat=remat), x)
+
+
+def test_complex_numbers(data: tuple) -> None:
+    x = data[0]
+    fn = lambda x: jnp.exp(1j * x).sum(0)  # noqa: E731
+    f = chunked(fn, "sum")
+    assert_same_under(lambda f: jax.grad(lambda x: jnp.abs(f(x)).sum()), fn, f, x)
+    holomorphic = lambda f: jax.grad(lambda z: f(z).sum(), holomorphic=True)  # noqa: E731
+    assert_same_under(holomorphic, lambda z: jnp.exp(z).sum(0), chunked(lambda z: jnp.exp(z).sum(0), "sum"), x + 1j)
+
+
+# ---------------------------------------------------------------------- inside other transforms
+
+
+@REMAT
+def test_batches_loops_and_remat(remat: bool, data: tuple) -> None:
+    x, w, i = data
+    fn = lambda x, w: ((jnp.tanh(x @ w) ** 2).sum(), jnp.tanh(x @ w).max(0))  # noqa: E731
+    f = chunked(fn, ("sum", "max"), 4, (0, None), remat)
+    number = lambda f: lambda x, w: f(x, w)[0] + f(x, w)[1].sum()  # noqa: E731
+    xs, ws = jnp.stack([x, 2 * x, x - 1]), jnp.stack([w, 2 * w, w - 1])
+    grad = lambda f: jax.grad(number(f), (0, 1))  # noqa: E731
+    cases: list[tuple[Callable[[Fn], Fn], tuple]] = [
+        (lambda f: jax.vmap(grad(f)), (xs, ws)),
+        (lambda f: jax.vmap(grad(f), (None, 0)), (x, ws)),
+        (lambda f: jax.grad(lambda x, w: jax.vmap(number(f))(x, w).sum(), (0, 1)), (xs, ws)),
+        (lambda f: lambda x, w: lax.scan(lambda w, x: (w - grad(f)(x, w)[1] / 9, None), w, x)[0], (xs, w)),
+        (lambda f: jax.grad(lambda w: lax.scan(lambda w, x: (w - f(x, w)[1] / 9, None), w, xs)[0].sum()), (w,)),
+        (lambda f: jax.grad(jax.checkpoint(number(f)), (0, 1)), (x, w)),
+        (lambda f: jax.value_and_grad(lambda x, w: (number(f)(x, w), f(x, w)), (0, 1), has_aux=True), (x, w)),
+    ]
+    for transform, args in cases:
+        assert_same_under(transform, fn, f, *args)
+
+
+def test_gradient_outside_jit_is_the_same(data: tuple) -> None:
+    x, w, i = data
+    f = functools.partial(loss, chunked(of_every_kind, KINDS, 4, (0, None, 0)), i)
+    assert_close(jax.jit(jax.grad(f, (0, 1)))(x, w), jax.grad(f, (0, 1))(x, w))
+
+
+def test_donation_through_an_outer_step(data: tuple) -> None:
+    x, w, _ = data
+    f = chunked(lambda x, w: (jnp.tanh(x @ w) ** 2).sum(), "sum", in_axes=(0, None))
+    step = lambda w: w - jax.grad(f, 1)(x, w)  # noqa: E731
+    expected, mine = jax.jit(step)(w), w + 0
+    assert_close(expected, jax.jit(step, donate_argnums=0)(mine))
+    assert mine.is_deleted()
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("out", ["sum", "max", "prod"])
+def test_residuals_do_not_grow_with_the_rows(out: str) -> None:
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        h = x
+        for _ in range(4):
+            h = jnp.tanh(h @ w + jnp.sin(h))
+        return getattr(1 + h.mean(1) / 8, out)()
+
+    def temp(remat: bool, rows: int) -> int:
+        f = chunked(fn, out, 8, (0, None), remat)
+        lowered = jax.jit(jax.value_and_grad(f, 1)).lower(jnp.ones((rows, 32)), jnp.ones((32, 32)))
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    assert temp(True, 1030) <= temp(True, 70) + 4096
+    assert temp(False, 1030) > 4 * temp(True, 1030)  # what it would be
