@@ -129,7 +129,9 @@ def check(found: dict[str, Entry]) -> None:
         for want, got in zip(expected, jax.tree.leaves(entry.run()), strict=True):
             distance = float(jnp.max(jnp.abs(want - got)) / jnp.max(jnp.abs(want)))
             if want.shape != got.shape or not distance <= FURTHEST:
-                raise AssertionError(f"{name} is {distance:.1e} from the one-shot result. Expected {FURTHEST:g}.")
+                raise AssertionError(
+                    f"{name} is {distance:.1e} from the one-shot result. Expected at most {FURTHEST:g}."
+                )
 
 
 class Versus(NamedTuple):

@@ -92,7 +92,7 @@ def optax_microbatch(problem: Problem, fn: Fn, size: int) -> Chunked:
 
 
 def bartz_autobatch(problem: Problem, fn: Fn, size: int) -> Chunked:
-    """bartz takes bytes, not rows, and then the next number of chunks that divides the rows."""
+    """bartz takes bytes, not rows, and then the next number of chunks that divides the rows. It keeps this private."""
     bartz = _module("bartz._jaxext")
     if problem.out != "rows":
         raise NotApplicableError("not applicable: it reduces an axis of rows, which the output must keep")
