@@ -101,11 +101,10 @@ def _is_accounted(arrays: list[np.ndarray]) -> list[bool]:
 
 def _count(values: Iterable[Any], found: dict[int, int]) -> bool:
     """Add those of the arrays that are among some values; whether there were any."""
-    before = sum(found.values())
-    for value in values:
-        if id(value) in found:
-            found[id(value)] += 1
-    return sum(found.values()) > before
+    hits = [id(value) for value in values if id(value) in found]
+    for key in hits:
+        found[key] += 1
+    return bool(hits)
 
 
 def _own(code: types.CodeType, seen: dict[str, Any]) -> list[Any]:
@@ -120,11 +119,11 @@ def _own(code: types.CodeType, seen: dict[str, Any]) -> list[Any]:
 
 
 def _holds_only(holder: Any) -> bool:
-    """Whether an object holds arrays without lending their memory."""
+    """Whether an object can only hold arrays, unless it lends them."""
     kind = type(holder)
     if kind is types.GeneratorType:
         return not holder.gi_running
-    return kind in _CONTAINERS or (is_plain(kind) and not _lends(holder))
+    return kind in _CONTAINERS or is_plain(kind)
 
 
 def _lends(value: Any) -> bool:
@@ -155,6 +154,9 @@ def _untracked(values: list[Any]) -> list[Any]:
 def _lent(holders: list[Any], own: set[int]) -> Iterator[int]:
     """What is held, at some depth, by an object that may lend it."""
     known = {*own, *map(id, holders)}
+    for holder in holders:
+        if _lends(holder):
+            yield from _below(holder)
     containers = [holder for holder in holders if type(holder) in _CONTAINERS and not _is_module(holder)]
     for _ in range(_LEVELS):
         if not containers:

@@ -25,6 +25,12 @@ def home(owner: Any) -> dict[Hashable, Any]:
     found = _HOMES.get(key)
     if found is not None and found[0]() is owner:
         return found[1]
+    if not type(owner).__weakrefoffset__:
+        raise TypeError(
+            f"{owner!r} is of type {type(owner).__name__}, which cannot be referenced weakly: what is kept for it "
+            "could never be freed. Expected a Python function or an object with a __weakref__ slot. Fix: wrap it, as "
+            "in lambda *args: f(*args)."
+        )
     kept: dict[Hashable, Any] = {}
     _HOMES[key] = weakref.ref(owner, functools.partial(_leave, _HOMES, key)), kept
     return kept

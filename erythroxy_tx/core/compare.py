@@ -113,8 +113,8 @@ def _broadcast(contract: Any, tree: Any) -> list[Contract]:
         contracts = jtu.tree_leaves(jtu.tree_map(spread, contract, tree, is_leaf=_is_contract), is_leaf=_is_contract)
     except ValueError as error:
         raise ValueError(
-            f"compare got contract={contract!r}, which does not fit the reference {jtu.tree_structure(tree)}. Expected one "
-            f"contract for all, or a pytree prefix of it. Fix: one entry for each part. ({error})"
+            f"compare got contract={contract!r}, which does not fit the reference {jtu.tree_structure(tree)}. Expected "
+            f"one contract for all, or a pytree prefix of it. Fix: one entry for each part. ({error})"
         ) from error
     if wrong := [one for one in contracts if not _is_contract(one)]:
         raise TypeError(f"compare got contract={wrong[0]!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k).")
@@ -125,8 +125,8 @@ def _exacts(exact: Any, reference: Any) -> list[Any]:
     shapes: list[Any] = [jtu.tree_map(np.shape, tree) for tree in (exact, reference)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            f"compare got exact= with shapes {shapes[0]}. Expected those of the reference, {shapes[1]}. Fix: pass the same "
-            "function's result in float64."
+            f"compare got exact= with shapes {shapes[0]}. Expected those of the reference, {shapes[1]}. Fix: pass the "
+            "same function's result in float64."
         )
     return jtu.tree_leaves(exact)
 
@@ -165,7 +165,7 @@ def _leaf(
         told = f"shape differs: {names[0]} {shape_of(reference)}, {names[1]} {shape_of(candidate)}"
         return LeafReport(path, (*faults, told))
     a, b = host_array(reference), host_array(candidate)
-    if odd := [told for pair in ((reference, a), (candidate, b)) if (told := _no_numbers(*pair))]:
+    if odd := [what for pair in ((reference, a), (candidate, b)) if (what := _no_numbers(*pair))]:
         return LeafReport(path, (*faults, f"{odd[0]}. Expected an array of numbers"))
     if a.shape != b.shape or a.dtype == jax.dtypes.float0:  # keys of two kinds, which the dtype tells; or nothing
         return LeafReport(path, tuple(faults))
@@ -182,20 +182,28 @@ def _no_numbers(leaf: Any, array: np.ndarray) -> str | None:
 
 
 def _numbers(
-    path: str, faults: list[str], a: np.ndarray, b: np.ndarray, contract: Contract, exact: Any, names: Names, atol: float
+    path: str,
+    faults: list[str],
+    a: np.ndarray,
+    b: np.ndarray,
+    contract: Contract,
+    exact: Any,
+    names: Names,
+    atol: float,
 ) -> LeafReport:
     inexact = jnp.issubdtype(a.dtype, np.inexact) and jnp.issubdtype(b.dtype, np.inexact)
     wide_a, wide_b = _wide(a), _wide(b)
     if inexact:
         faults += _special_faults(wide_a, wide_b, contract, names)
-    wide_a, wide_b = _finite(wide_a, wide_b)
+    wide_exact = np.asarray(host_array(exact), wide_a.dtype) if inexact and isinstance(contract, AsAccurate) else wide_a
+    wide_a, wide_b, wide_exact = _finite(wide_a, wide_b, wide_exact)
     difference = _magnitude(wide_b - wide_a)
     if not inexact:  # integers past 2^53 differ where their float64 values do not
         difference = np.where(a != b, np.maximum(difference, 1.0), 0.0)
     scale, largest = _most(wide_a), _most(difference)
     rule, error = _rule(contract if inexact else None, scale, atol), largest
     if inexact and isinstance(contract, AsAccurate):
-        rule, error, unknown = _accuracy(contract, wide_a, wide_b, _wide(host_array(exact)), b.dtype)
+        rule, error, unknown = _accuracy(contract, wide_a, wide_b, wide_exact, b.dtype)
         faults += [f"exact= is not finite where the two differ: {unknown} of {a.size}"] if unknown else []
     if not error <= min(rule.allowed, sys.float_info.max):
         at = np.unravel_index(int(np.argmax(difference)), difference.shape)
@@ -259,13 +267,14 @@ def _parts(a: np.ndarray) -> list[np.ndarray]:
     return [a.real, a.imag] if np.iscomplexobj(a) else [a]
 
 
-def _finite(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Copies in which what is not finite in one of the two is 0 in both, real and imaginary parts apart."""
-    a, b = a.copy(), b.copy()
-    for x, y in zip(_parts(a), _parts(b), strict=True):
-        odd = ~(np.isfinite(x) & np.isfinite(y))
-        x[odd] = y[odd] = 0
-    return a, b
+def _finite(a: np.ndarray, b: np.ndarray, exact: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Copies in which what is not finite in `a` or `b` is 0 everywhere, real and imaginary parts apart."""
+    copies = a.copy(), b.copy(), exact.copy()
+    for parts in zip(*map(_parts, copies), strict=True):
+        odd = ~(np.isfinite(parts[0]) & np.isfinite(parts[1]))
+        for part in parts:
+            part[odd] = 0
+    return copies
 
 
 def _special_faults(a: np.ndarray, b: np.ndarray, contract: Contract, names: Names) -> list[str]:

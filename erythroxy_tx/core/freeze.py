@@ -17,6 +17,7 @@ import numpy as np
 from erythroxy_tx.core.alone import alone
 from erythroxy_tx.core.alone import owner_of
 
+_LARGE = 2**26  # bytes that take longer to checksum than it takes to see that nothing else holds them
 _TRIES = 5  # how often a checksummed array is looked at, to find that nothing else holds it by now
 
 _FROZEN: weakref.WeakValueDictionary[int, "Freeze"] = weakref.WeakValueDictionary()
@@ -76,7 +77,9 @@ def freeze(arrays: Iterable[np.ndarray]) -> list[Freeze]:
             hold = _FROZEN[id(array)] = Freeze(array)
             new.append(hold)
         holds.append(hold)
-    for hold, is_safe in zip(new, _safe(new), strict=True):
+    pays = sum(hold.array.nbytes for hold in new) >= _LARGE
+    safe = _safe(new) if pays else [_is_immutable(hold.array) for hold in new]
+    for hold, is_safe in zip(new, safe, strict=True):
         if not is_safe:
             hold.checksum = _checksum(hold.array)
     return holds

@@ -37,12 +37,14 @@ class Prefix:
         **Raises:** `ValueError` naming the parameter if this is no prefix of `full`.
         """
         try:
-            return jtu.tree_leaves(jax.tree.broadcast(self.tree, full, is_leaf=_is_none), is_leaf=_is_none)
+            entries = jtu.tree_leaves(jax.tree.broadcast(self.tree, full, is_leaf=_is_none), is_leaf=_is_none)
         except ValueError as error:
             raise ValueError(
                 f"{label} got {name}={self}, which does not fit {what} {jtu.tree_structure(full)}. Expected one value "
                 f"for all, or a pytree prefix of it. Fix: one entry for each part. ({error})"
             ) from error
+        leaves = jtu.tree_leaves(full, is_leaf=_is_none)  # here None is no entry, in `full` it is no leaf
+        return [entry for entry, leaf in zip(entries, leaves, strict=True) if leaf is not None]
 
     def __repr__(self) -> str:
         return repr(self.tree)

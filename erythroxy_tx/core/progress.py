@@ -31,4 +31,5 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         yield status.update
     finally:
         timer.cancel()
+        timer.join()  # or it may start the status after it was stopped
         status.stop()

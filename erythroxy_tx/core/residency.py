@@ -70,7 +70,9 @@ class Residency:
         with _LOCK:
             self._follow_precision()
             arrays = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
-            again = [found.hold for key in arrays if (found := self._up.get(key)) is not None and found.hold.may_be_alone]
+            again = [
+                found.hold for key in arrays if (found := self._up.get(key)) is not None and found.hold.may_be_alone
+            ]
             if missing := [i for key, i in arrays.items() if not self._has(key, leaves[i])]:
                 named = names()
                 self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
@@ -195,14 +197,13 @@ def _freed(residency: weakref.ref[Residency], key: int, _: weakref.ref) -> None:
 
 def _check_array(label: str, name: str, array: np.ndarray) -> None:
     """Refuse what would change on the way: a mask, an object, an integer that does not fit."""
-    kind = (
-        jax.dtypes.canonicalize_dtype(array.dtype) if array.dtype.kind not in "OSUVmM" or _is_ml_dtype(array) else None
-    )
-    if isinstance(array, np.ma.MaskedArray) or kind is None:
+    is_number = array.dtype == np.bool_ or jnp.issubdtype(array.dtype, np.number)
+    if isinstance(array, np.ma.MaskedArray) or not is_number or array.dtype.kind == "m":
         raise TypeError(
             f"{label} got {name}: {type(array).__name__} of dtype {array.dtype}, which has no device form. Expected a "
             "plain array of numbers. Fix: fill the mask, or convert it, before the call."
         )
+    kind = jax.dtypes.canonicalize_dtype(array.dtype)
     if kind != array.dtype and array.dtype.kind in "iu" and array.size:
         low, high = int(array.min()), int(array.max())
         if low < np.iinfo(kind).min or high > np.iinfo(kind).max:
@@ -212,14 +213,12 @@ def _check_array(label: str, name: str, array: np.ndarray) -> None:
             )
 
 
-def _is_ml_dtype(array: np.ndarray) -> bool:
-    return array.dtype.kind == "V" and array.dtype.fields is None and jnp.issubdtype(array.dtype, np.generic)
-
-
 def _copy_to_device(array: np.ndarray, device: Any) -> jax.Array:
     """A device array whose memory the host array does not share."""
-    on = device.device_set if isinstance(device, jax.sharding.Sharding) else {device or jax.devices()[0]}
-    if any(one.platform == "cpu" for one in on):  # here device_put may hand out the very buffer, so it gets a private one
+    on: set[Any] = device.device_set if isinstance(device, jax.sharding.Sharding) else {device or jax.devices()[0]}
+    if any(
+        one.platform == "cpu" for one in on
+    ):  # here device_put may hand out the very buffer, so it gets a private one
         array = np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True, order="C", subok=False)
     with jax.transfer_guard_host_to_device("allow"):
         return jax.block_until_ready(jax.device_put(array, device))

@@ -124,9 +124,9 @@ def _declared(fn: Callable[..., Any], name: str, value: Any) -> Declared:
         return value if isinstance(value, Declared) else Declared(value)
     except TypeError as error:
         raise StaticArgumentError(
-            f"{name_of(fn)} got {name}: {type(value).__name__}, which static_argnames= names and which cannot be hashed "
-            f"({error}). Expected a hashable value. Fix: a tuple in place of a list or an array, a frozen dataclass in "
-            "place of a dict."
+            f"{name_of(fn)} got {name}: {type(value).__name__}, which static_argnames= names and which cannot be "
+            f"hashed ({error}). Expected a hashable value. Fix: a tuple in place of a list or an array, a frozen "
+            "dataclass in place of a dict."
         ) from error
 
 
@@ -139,7 +139,7 @@ class Static:
 
     def __init__(self, treedef: Any, values: tuple[tuple[int, Any], ...], traced: tuple[int, ...]):
         self.treedef, self.traced = treedef, traced
-        self.values = tuple((i, _Weak(v) if isinstance(v, (types.FunctionType, type)) else v) for i, v in values)
+        self.values = tuple((i, _Weak(v) if _is_held_weakly(v) else v) for i, v in values)
         self._key = (treedef, traced, tuple((i, _typed(v)) for i, v in self.values))
         self._hash = hash(self._key)
 
@@ -161,6 +161,11 @@ class Static:
 
 class _Weak(weakref.ref):
     """A function or a class; equal where it is the same one."""
+
+
+def _is_held_weakly(value: Any) -> bool:
+    by_identity = type(value).__hash__ is object.__hash__ and type(value).__weakrefoffset__
+    return isinstance(value, (type, types.FunctionType)) or bool(callable(value) and by_identity)
 
 
 def _typed(value: Any) -> Any:

@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.contract import weaker
+from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import split
 from erythroxy_tx.core.transform import Transform
@@ -74,7 +75,8 @@ def contract(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     (Bitwise(), AsAccurate(k=4))
     """
     function = unwrapped(f)
-    static, dynamic = split((args, kwargs), name_of(function))
+    names = [name for transform in stack(f) for name in transform._static_names()]
+    static, dynamic = split(declare(function, names, args, kwargs), name_of(function))
 
     def plain(*leaves: Any) -> Any:
         args, kwargs = static.merge(leaves)

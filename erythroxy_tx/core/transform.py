@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib
 import operator
-import types
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable
@@ -111,6 +110,8 @@ class Transform(eqx.Module):
             return cache.keep(owner, (what, structure), build)
         if isinstance(instance, type):  # a bound method is a new object at each access
             return cache.keep(function, (what, structure, weakref.ref(instance)), build)
+        if not type(instance).__weakrefoffset__:  # a named tuple, slots: what is kept cannot go with it
+            return cache.keep(function, (what, structure), build)
         return cache.keep(instance, (what, structure, function), build)
 
     @functools.cached_property
@@ -143,9 +144,16 @@ class Transform(eqx.Module):
         return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self) if field.name != "fn"}
 
     def __reduce__(self) -> Any:
-        if _found_by_name(self):
-            return self.__dict__["__qualname__"]
-        return _rebuilt, (type(self), self.fn, self._parameters())
+        """By name where there is one: a decorated function is found there, and what it is made of no longer is."""
+        path = self.__module__, str(self.__dict__.get("__qualname__"))
+        instance, name = getattr(unwrapped(self), "__self__", None), path[1].rpartition(".")[2]
+        if instance is not None and _is_same(getattr(instance, name, None), self):
+            return getattr, (instance, name)
+        try:
+            found = _named(*path)
+        except (ImportError, AttributeError):
+            found = None
+        return (_named, path) if _is_same(found, self) else (_rebuilt, (type(self), self.fn, self._parameters()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Transform":
         return self.around(copy.deepcopy(self.fn, memo), **self._parameters())
@@ -155,15 +163,13 @@ def _rebuilt(cls: type[Transform], fn: Callable[..., Any], parameters: dict[str,
     return cls.around(fn, **parameters)
 
 
-def _found_by_name(wrapper: Transform) -> bool:
-    """A decorated function is importable under its own name, where its `fn` no longer is."""
-    try:
-        found: Any = importlib.import_module(wrapper.__module__)
-        for part in str(wrapper.__dict__.get("__qualname__", "")).split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        return False
-    return found is wrapper
+def _named(module: str, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+def _is_same(found: Any, wrapper: Transform) -> bool:
+    """Whether two wrappers are the same one of the same function: methods make a new one at each access."""
+    return isinstance(found, Transform) and bool(found == wrapper)
 
 
 def _with_innermost(wrapper: Transform, fn: Callable[..., Any]) -> Transform:
@@ -249,7 +255,7 @@ def _of_tree(wrapper: Transform) -> Callable[..., Any]:
     """The program of a callable that is a pytree: its arrays are arguments, the rest of it is static."""
     function = unwrapped(wrapper)
     names, label = wrapper._static_names(), name_of(function)
-    jitted = cache.keep(_home_of(function), ("program", type(wrapper)), _tree_program)
+    jitted = cache.keep(_home_of(opened(function)), ("program", type(wrapper)), _tree_program)
 
     def staged(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
         form = opened(function)  # at each call: an object's attributes may have changed
@@ -264,11 +270,11 @@ def _of_tree(wrapper: Transform) -> Callable[..., Any]:
     return run
 
 
-def _home_of(function: Any) -> Any:
+def _home_of(form: Any) -> Any:
     """What the programs of a callable live as long as: the function that it is made of, or its class."""
-    while (inner := getattr(function, "func", None) or getattr(function, "__func__", None)) is not None:
-        function = unwrapped(inner)
-    return function if isinstance(function, types.FunctionType) else type(function)
+    while (inner := getattr(form, "func", None)) is not None:
+        form = unwrapped(inner)
+    return form if is_leaf(form) and type(form).__weakrefoffset__ else type(form)
 
 
 def _tree_program() -> Any:

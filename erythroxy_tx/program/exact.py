@@ -24,7 +24,7 @@ _EXACT = _names("""
 """)
 _EXACT_UNLESS_COMPLEX = _names("abs ceil floor round sign")
 _EXACT_FOR_INTEGERS = _names("add cummax cummin cumprod cumsum mul reduce_prod reduce_sum rem shift_left sub")
-_NESTED = _names("checkpoint closed_call custom_jvp_call custom_vjp_call jit pjit remat")
+_NESTED = _names("closed_call custom_jvp_call custom_vjp_call jit pjit remat2")
 
 
 def exact_outputs(call: RowCall) -> list[tuple[bool, bool]]:

@@ -210,7 +210,9 @@ def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkF
         consts = [c if slot is None else extra[slot] for c, slot in zip(closed.consts, slots, strict=True)]
         values = _compat.eval_closed(closed, consts, [*row_leaves, *own])
         # What the function returns as it stands in its source, such as 1.0, comes back as a number.
-        return [x if isinstance(x, jax.Array) else jnp.asarray(x, t.dtype) for x, t in zip(values, types[0], strict=True)]
+        return [
+            x if isinstance(x, jax.Array) else jnp.asarray(x, t.dtype) for x, t in zip(values, types[0], strict=True)
+        ]
 
     return call, types, tracers
 

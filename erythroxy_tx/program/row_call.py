@@ -42,7 +42,7 @@ class RowCall:
         in_axes: Prefix,
     ):
         self.label, self._named, self._fn, self._in_axes = label, named, fn, in_axes
-        axes = in_axes.spread(without_none(args), label, "in_axes", "the positional arguments")
+        axes = in_axes.spread(args, label, "in_axes", "the positional arguments")
         leaves = named_leaves(named, args, kwargs)
         axes += [None] * (len(leaves) - len(axes))
         self.static, self.dynamic = split((args, kwargs), label)
@@ -93,8 +93,8 @@ class RowCall:
         structures: list[Any] = [jtu.tree_structure(found), jtu.tree_structure(self.result)]
         if structures[0] != structures[1]:
             raise ValueError(
-                f"{self.label} got a result {structures[0]} from a chunk and {structures[1]} from all {self.length} rows. "
-                "Expected one structure for any number of rows."
+                f"{self.label} got a result {structures[0]} from a chunk and {structures[1]} from all {self.length} "
+                "rows. Expected one structure for any number of rows."
             )
         return [jnp.asarray(leaf) for leaf in jtu.tree_leaves(found)]
 
@@ -109,19 +109,14 @@ class RowCall:
         for path, leaf in jtu.tree_flatten_with_path(result)[0]:
             if not eqx.is_array_like(leaf):
                 raise ValueError(
-                    f"{self.label} got result{jtu.keystr(path)} of type {type(leaf).__name__}. Expected arrays and numbers. "
-                    "Fix: return what is no array outside the function."
+                    f"{self.label} got result{jtu.keystr(path)} of type {type(leaf).__name__}. Expected arrays and "
+                    "numbers. Fix: return what is no array outside the function."
                 )
         return result
 
     def unflatten(self, leaves: list[Any]) -> Any:
         """Give a flat list of outputs the structure of the result."""
         return jtu.tree_unflatten(jtu.tree_structure(self.result), leaves)
-
-
-def without_none(tree: Any) -> Any:
-    """The tree with an empty tuple for each None: no leaf, where a prefix would give None an entry."""
-    return jtu.tree_map(lambda leaf: () if leaf is None else leaf, tree, is_leaf=lambda leaf: leaf is None)
 
 
 def _axis(label: str, name: str, leaf: Any, axis: int | None) -> int | None:

@@ -28,7 +28,6 @@ from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import RelocationError
-from erythroxy_tx.program.row_call import without_none
 
 _SEED = 0  # of the sampled rows
 
@@ -171,7 +170,7 @@ class AssertRelocation(Transform):
         rows, told = sampled or (args, "")
         try:
             reference, raised = self.numpy_ref(*_host(rows), **_host(kwargs)), None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # told below, unless the function raises too
             reference, raised = None, error
         result = self.fn(*args, **kwargs)
         compared = self.fn(*rows, **kwargs) if sampled else result
@@ -224,7 +223,7 @@ class AssertRelocation(Transform):
         while isinstance(fn, Transform) and not hasattr(fn, "in_axes"):
             fn = fn.fn
         label = f"tx.assert_relocation({self._report.name})"
-        axes = getattr(fn, "in_axes", Prefix.of(0)).spread(without_none(args), label, "in_axes", "the positional arguments")
+        axes = getattr(fn, "in_axes", Prefix.of(0)).spread(args, label, "in_axes", "the positional arguments")
         leaves, structure = jtu.tree_flatten(args)
         rows = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None and np.ndim(leaf)]
         lengths = {leaf.shape[axis] for leaf, axis in rows if is_traced(leaf)}

@@ -29,7 +29,6 @@ from erythroxy_tx.program.combine import run_declared
 from erythroxy_tx.program.cost import largest_fitting
 from erythroxy_tx.program.exact import exact_outputs
 from erythroxy_tx.program.row_call import RowCall
-from erythroxy_tx.program.row_call import without_none
 
 _DRIVERS = (lax.map, lax.scan)
 
@@ -176,7 +175,7 @@ class Chunked(Transform):
 
     def _kinds(self, call: RowCall) -> list[str]:
         result = tuple(call.result) if type(call.result) is list else call.result  # a list in `out` became a tuple
-        return self.out.spread(without_none(result), call.label, "out", "the result")
+        return self.out.spread(result, call.label, "out", "the result")
 
     def _plan(self, call: RowCall) -> Chunks:
         if self.budget is not None:

@@ -3,10 +3,10 @@
 Not here: dtypes, contracts, derivatives, budgets, refusals (`test_chunked_*.py`).
 """
 
-import collections
 import functools
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -125,7 +125,9 @@ def test_in_axes_as_in_vmap(case: str) -> None:
 )
 def test_none_among_the_arguments_shifts_no_axis(in_axes: Any, args: tuple) -> None:
     """A None is no leaf: the axes of the others stay theirs, and so does the keyword that follows them."""
-    f = tx.chunked(lax.map, size=3, in_axes=in_axes, out="rows")(lambda a, b, *, w: (b if b is not None else a) * w.sum())
+    f = tx.chunked(lax.map, size=3, in_axes=in_axes, out="rows")(
+        lambda a, b, *, w: (b if b is not None else a) * w.sum()
+    )
     w = np.arange(14, dtype=np.float32).reshape(7, 2)
     assert_same(jnp.asarray(X * w.sum()), f(*args, w=w))
 
@@ -148,7 +150,10 @@ def test_static_arguments() -> None:
 
 # ---------------------------------------------------------------------- how outputs are named
 
-Pair = collections.namedtuple("Pair", ["a", "b"])
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
 
 
 @pytest.mark.parametrize(
@@ -266,7 +271,9 @@ def test_temporaries_do_not_grow_with_the_rows(rows: int) -> None:
     assert temp(f, rows) <= temp(f, 64) + 4096
     assert temp(f, rows) < temp(wide, rows) / 8
     several = jax.vmap(f)
-    assert jax.jit(several).lower(jnp.ones((2, rows, 32))).compile().memory_analysis().temp_size_in_bytes < 3 * temp(f, 64)
+    assert jax.jit(several).lower(jnp.ones((2, rows, 32))).compile().memory_analysis().temp_size_in_bytes < 3 * temp(
+        f, 64
+    )
 
 
 def test_compiles_once_for_each_shape(rng: np.random.Generator) -> None:
@@ -346,7 +353,7 @@ def test_inside_other_transforms() -> None:
     in_turn = lambda f: lax.scan(lambda c, x: (c + f(x)[1], f(x)[2]), jnp.zeros(2), stacked)  # noqa: E731
     assert_same(in_turn(fn), in_turn(f))
     either = lambda f: jax.jit(lambda on, x: lax.cond(on, f, lambda x: (x, x[0], x[1]), x))  # noqa: E731
-    assert_same(either(fn)(True, x), either(f)(True, x))
+    assert_same(either(fn)(x[0, 0] == 0, x), either(f)(x[0, 0] == 0, x))
     assert_same(fn(x), jax.checkpoint(f)(x))
     assert jax.eval_shape(f, x)[0].shape == (7, 2)
 
@@ -366,7 +373,7 @@ def test_values_from_outside_are_seen_as_they_are() -> None:
 
 def test_donation_through_an_outer_jit() -> None:
     f = tx.chunked(lax.map, size=3, out="rows")(lambda x: x * 2)
-    donating = jax.jit(lambda x: f(x), donate_argnums=0)
+    donating = jax.jit(f, donate_argnums=0)
     x = jnp.asarray(X) + 0
     assert_same(jnp.asarray(X * 2), donating(x))
     assert x.is_deleted()

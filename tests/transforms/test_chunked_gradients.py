@@ -24,19 +24,21 @@ REMAT = pytest.mark.parametrize("remat", [True, False], ids=["remat", "residuals
 Fn = Callable[..., Any]
 
 
+def bend(h: jax.Array) -> jax.Array:
+    """Something curved that compiles faster than tanh."""
+    return h / (1 + h * h)
+
+
 def of_every_kind(x: jax.Array, w: jax.Array, i: jax.Array) -> tuple[jax.Array, ...]:
-    h = jnp.tanh(x @ w)
-    return (h, (h**2).sum(0), h.mean(0), h.max(0), h.min(0), (1 + h / 8).prod(0)) + (
-        i.sum(),
-        (h > 0.99).any(),
-        (h < 2).all(),
-    )
+    h = bend(x @ w)
+    counts = i.sum(), (h > 0.49).any(), (h < 2).all()
+    return h, (h**2).sum(0), h.mean(0), h.max(0), h.min(0), (1 + h / 8).prod(0), *counts
 
 
 def loss(fn: Fn, i: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
     """A number that depends on every float output in another way."""
     outs = fn(x, w, i)
-    return sum(((1 + k) * jnp.sin(out)).sum() for k, out in enumerate(outs[:6]))
+    return sum(((1 + k) * out**3).sum() for k, out in enumerate(outs[:6]))
 
 
 @pytest.fixture
@@ -62,8 +64,7 @@ def assert_same_under(transform: Callable[[Fn], Fn], fn: Fn, candidate: Fn, *arg
 # ---------------------------------------------------------------------- first and higher order
 
 
-@REMAT
-@pytest.mark.parametrize("size", [1, 4, 10, 11])
+@pytest.mark.parametrize(("size", "remat"), [(1, True), (4, True), (4, False), (10, True), (11, True)])
 def test_gradients_of_every_kind(size: int, remat: bool, data: tuple) -> None:
     x, w, i = data
     f = chunked(of_every_kind, KINDS, size, (0, None, 0), remat)
@@ -71,12 +72,11 @@ def test_gradients_of_every_kind(size: int, remat: bool, data: tuple) -> None:
     assert_same_under(grad, of_every_kind, f, x, w)
 
 
-@REMAT
-@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.parametrize(("size", "remat"), [(4, True), (10, True), (4, False)])
 def test_rows_alone(size: int, remat: bool, data: tuple) -> None:
     """Chunks of rows overlap at the end: no row's cotangent may count twice, nor be lost."""
     x, w, _ = data
-    fn = lambda x, w: (jnp.tanh(x @ w), jnp.sin(x))  # noqa: E731
+    fn = lambda x, w: (bend(x @ w), bend(x))  # noqa: E731
     f = chunked(fn, "rows", size, (0, None), remat)
     cubes = lambda f: lambda x, w: sum((out**3).sum() for out in f(x, w))  # noqa: E731
     for argnums in (0, 1, (0, 1)):
@@ -85,11 +85,10 @@ def test_rows_alone(size: int, remat: bool, data: tuple) -> None:
     assert_same_under(only_first, fn, f, x, w)
 
 
-@REMAT
-@pytest.mark.parametrize("kind", ["all kinds", "rows"])
+@pytest.mark.parametrize(("kind", "remat"), [("all kinds", True), ("all kinds", False), ("rows", True)])
 def test_second_order(kind: str, remat: bool, data: tuple) -> None:
     x, w, i = data
-    fn, out = (of_every_kind, KINDS) if kind == "all kinds" else (lambda x, w, i: [jnp.tanh(x @ w)] * 6, ["rows"] * 6)
+    fn, out = (of_every_kind, KINDS) if kind == "all kinds" else (lambda x, w, i: [bend(x @ w)] * 6, ["rows"] * 6)
     f = chunked(fn, out, 4, (0, None, 0), remat)
 
     def twice(f: Fn) -> Fn:
@@ -101,7 +100,7 @@ def test_second_order(kind: str, remat: bool, data: tuple) -> None:
 
 def test_third_order_and_reverse_over_reverse(data: tuple) -> None:
     x, w, _ = data
-    fn = lambda x, w: (jnp.tanh(x @ w) ** 2).sum()  # noqa: E731
+    fn = lambda x, w: (bend(x @ w) ** 2).sum()  # noqa: E731
     f = chunked(fn, "sum", in_axes=(0, None))
 
     def thrice(f: Fn) -> Fn:
@@ -114,16 +113,17 @@ def test_third_order_and_reverse_over_reverse(data: tuple) -> None:
 
 
 def test_forward_mode_needs_remat_off(data: tuple) -> None:
-    x, w, i = data
-    f, kept = (chunked(of_every_kind, KINDS, 4, (0, None, 0), remat) for remat in (True, False))
-    number = lambda f: functools.partial(loss, f, i)  # noqa: E731
+    x, w, _ = data
+    fn = lambda x, w: (bend(x @ w), (x @ w).max(0), (bend(x @ w) ** 2).sum(0))  # noqa: E731
+    f, kept = (chunked(fn, ("rows", "max", "sum"), 4, (0, None), remat) for remat in (True, False))
+    number = lambda f: lambda x, w: sum((out**2).sum() for out in f(x, w))  # noqa: E731
     transforms: list[Callable[[Fn], Fn]] = [
-        lambda f: lambda x, w: jax.jvp(number(f), (x, w), (jnp.cos(x), jnp.cos(w))),
+        lambda f: lambda x, w: jax.jvp(number(f), (x, w), (bend(x), bend(w))),
         lambda f: lambda x, w: jax.linearize(number(f), x, w)[1](x, w),
         lambda f: jax.hessian(number(f), 1),
     ]
     for transform in transforms:
-        assert_same_under(transform, of_every_kind, kept, x, w)
+        assert_same_under(transform, fn, kept, x, w)
         with pytest.raises(TypeError, match="forward-mode autodiff"):
             transform(f)(x, w)
 
@@ -137,7 +137,7 @@ def test_other_arguments(data: tuple) -> None:
     keys = jax.random.split(jax.random.key(0), 11)
 
     def fn(x: jax.Array, i: jax.Array, keep: jax.Array, keys: jax.Array) -> tuple[jax.Array, ...]:
-        noise = jax.vmap(lambda key: jax.random.normal(key, (4,)))(keys)
+        noise = jax.random.key_data(keys)[:, :1] / 2.0**32
         return jnp.where(keep[:, None], x * noise, x**2 * i[:, None]), (x * noise).max(0), i * 2, keys
 
     f = chunked(fn, ("rows", "max", "rows", "rows"))
@@ -154,14 +154,15 @@ def test_other_arguments(data: tuple) -> None:
 
 @REMAT
 def test_cotangents_of_integer_outputs(remat: bool, data: tuple) -> None:
-    f = chunked(of_every_kind, KINDS, 4, (0, None, 0), remat)
+    fn = lambda x, w, i: (bend(x @ w), i * 2, (x @ w).max(0), (x > 0).any())  # noqa: E731
+    f = chunked(fn, ("rows", "rows", "max", "any"), 4, (0, None, 0), remat)
 
     def pulled(f: Fn) -> Any:
         outs, pull = jax.vjp(f, *data)
-        cts = [jnp.cos(o) if o.dtype == jnp.float32 else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
+        cts = [bend(o) if o.dtype == jnp.float32 else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
         return pull(tuple(cts))[:2]
 
-    assert_close(pulled(of_every_kind), pulled(f))
+    assert_close(pulled(fn), pulled(f))
 
 
 SHIFTED: dict[str, Callable[[Fn], Fn]] = {
@@ -182,11 +183,11 @@ def test_values_from_outside_are_differentiated(how: str, out: str, data: tuple)
     reduce = {"sum": lambda h: h.sum(), "max": lambda h: h.max(), "rows": lambda h: h}[out]
 
     def by(wrap: Fn) -> Fn:
-        return lambda w, b: wrap(lambda x: reduce(jnp.tanh(x @ w + b) ** 2))(x).sum()
+        return lambda w, b: wrap(lambda x: reduce(bend(x @ w + b) ** 2))(x).sum()
 
     shifts = jnp.stack([w[0], w[1]])
-    for remat in (True, False):
-        assert_same_under(lambda wrap: SHIFTED[how](by(wrap)), lambda fn: fn, lambda fn, r=remat: chunked(fn, out, 4, 0, r), w, shifts)
+    wrap = functools.partial(chunked, out=out, remat=out != "rows")
+    assert_same_under(lambda wrap: SHIFTED[how](by(wrap)), lambda fn: fn, wrap, w, shifts)
 
 
 @REMAT
@@ -207,9 +208,10 @@ def test_custom_rules_survive(remat: bool, data: tuple) -> None:
     five.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 5 * tangents[0]))
 
     for fn, expected in ((seven, 7 * x), (five, 5 * jnp.ones_like(x)), (jax.nn.relu, (x > 0).astype(x.dtype))):
-        assert_close(expected, jax.grad(lambda x, f=chunked(fn, "rows", remat=remat): f(x).sum())(x))
-        f = chunked(lambda x, fn=fn: fn(x).sum(), "sum", remat=remat)
-        assert_close(expected, jax.jit(jax.grad(f))(x))
+        rows = chunked(fn, "rows", remat=remat)
+        assert_close(expected, jax.grad(lambda x, rows=rows: rows(x).sum())(x))
+        total = chunked(lambda x, fn=fn: fn(x).sum(), "sum", remat=remat)
+        assert_close(expected, jax.jit(jax.grad(total))(x))
 
 
 @REMAT
@@ -221,11 +223,11 @@ def test_stop_gradient(remat: bool, data: tuple) -> None:
 
 def test_weights_of_a_module(data: tuple) -> None:
     x = data[0]
-    model = eqx.nn.MLP(4, 2, 8, 2, key=jax.random.key(0))
+    model = eqx.nn.Linear(4, 2, key=jax.random.key(0))
     forward = lambda model, x: jax.vmap(model)(x)  # noqa: E731
 
     class Batched(eqx.Module):
-        inner: eqx.nn.MLP
+        inner: eqx.nn.Linear
 
         def __call__(self, x: jax.Array) -> jax.Array:
             return jax.vmap(self.inner)(x)
@@ -263,36 +265,42 @@ def test_complex_numbers(data: tuple) -> None:
 # ---------------------------------------------------------------------- inside other transforms
 
 
-@REMAT
-def test_batches_loops_and_remat(remat: bool, data: tuple) -> None:
-    x, w, i = data
-    fn = lambda x, w: ((jnp.tanh(x @ w) ** 2).sum(), jnp.tanh(x @ w).max(0))  # noqa: E731
-    f = chunked(fn, ("sum", "max"), 4, (0, None), remat)
-    number = lambda f: lambda x, w: f(x, w)[0] + f(x, w)[1].sum()  # noqa: E731
-    xs, ws = jnp.stack([x, 2 * x, x - 1]), jnp.stack([w, 2 * w, w - 1])
-    grad = lambda f: jax.grad(number(f), (0, 1))  # noqa: E731
-    cases: list[tuple[Callable[[Fn], Fn], tuple]] = [
-        (lambda f: jax.vmap(grad(f)), (xs, ws)),
-        (lambda f: jax.vmap(grad(f), (None, 0)), (x, ws)),
-        (lambda f: jax.grad(lambda x, w: jax.vmap(number(f))(x, w).sum(), (0, 1)), (xs, ws)),
-        (lambda f: lambda x, w: lax.scan(lambda w, x: (w - grad(f)(x, w)[1] / 9, None), w, x)[0], (xs, w)),
-        (lambda f: jax.grad(lambda w: lax.scan(lambda w, x: (w - f(x, w)[1] / 9, None), w, xs)[0].sum()), (w,)),
-        (lambda f: jax.grad(jax.checkpoint(number(f)), (0, 1)), (x, w)),
-        (lambda f: jax.value_and_grad(lambda x, w: (number(f)(x, w), f(x, w)), (0, 1), has_aux=True), (x, w)),
-    ]
-    for transform, args in cases:
-        assert_same_under(transform, fn, f, *args)
+def number(f: Fn) -> Fn:
+    return lambda x, w: (f(x, w)[1] ** 2).sum() + f(x, w)[0]
+
+
+def step(f: Fn, w: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+    return w - f(x, w)[1] / 9, None
+
+
+TRANSFORMS: dict[str, Callable[[Fn], Fn]] = {
+    "vmap of grad": lambda f: jax.vmap(jax.grad(number(f), (0, 1))),
+    "vmap of grad, x shared": lambda f: lambda x, w: jax.vmap(jax.grad(number(f), (0, 1)), (None, 0))(x[0], w),
+    "grad of vmap": lambda f: jax.grad(lambda x, w: jax.vmap(number(f))(x, w).sum(), (0, 1)),
+    "scan of grad": lambda f: lambda x, w: lax.scan(lambda w, x: (w - jax.grad(number(f), 1)(x, w), None), w[0], x)[0],
+    "grad of scan": lambda f: jax.grad(lambda x, w: lax.scan(functools.partial(step, f), w[0], x)[0].sum(), (0, 1)),
+    "remat": lambda f: lambda x, w: jax.grad(jax.checkpoint(number(f)), (0, 1))(x[0], w[0]),
+    "with aux": lambda f: lambda x, w: jax.value_and_grad(lambda *a: (number(f)(*a), f(*a)), has_aux=True)(x[0], w[0]),
+}
+
+
+@pytest.mark.parametrize("how", TRANSFORMS)
+def test_inside_other_transforms(how: str, data: tuple) -> None:
+    x, w, _ = data
+    fn = lambda x, w: ((bend(x @ w) ** 2).sum(), bend(x @ w).max(0))  # noqa: E731
+    f = chunked(fn, ("sum", "max"), 4, (0, None), remat=how != "vmap of grad, x shared")
+    assert_same_under(TRANSFORMS[how], fn, f, jnp.stack([x, 2 * x]), jnp.stack([w, 2 * w]))
 
 
 def test_gradient_outside_jit_is_the_same(data: tuple) -> None:
-    x, w, i = data
-    f = functools.partial(loss, chunked(of_every_kind, KINDS, 4, (0, None, 0)), i)
+    x, w, _ = data
+    f = number(chunked(lambda x, w: (bend(x @ w).sum(), bend(x @ w).max(0)), ("sum", "max"), 4, (0, None)))
     assert_close(jax.jit(jax.grad(f, (0, 1)))(x, w), jax.grad(f, (0, 1))(x, w))
 
 
 def test_donation_through_an_outer_step(data: tuple) -> None:
     x, w, _ = data
-    f = chunked(lambda x, w: (jnp.tanh(x @ w) ** 2).sum(), "sum", in_axes=(0, None))
+    f = chunked(lambda x, w: (bend(x @ w) ** 2).sum(), "sum", in_axes=(0, None))
     step = lambda w: w - jax.grad(f, 1)(x, w)  # noqa: E731
     expected, mine = jax.jit(step)(w), w + 0
     assert_close(expected, jax.jit(step, donate_argnums=0)(mine))
@@ -302,12 +310,12 @@ def test_donation_through_an_outer_step(data: tuple) -> None:
 # ---------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("out", ["sum", "max", "prod"])
+@pytest.mark.parametrize("out", ["sum", "max"])
 def test_residuals_do_not_grow_with_the_rows(out: str) -> None:
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
         h = x
         for _ in range(4):
-            h = jnp.tanh(h @ w + jnp.sin(h))
+            h = bend(h @ w)
         return getattr(1 + h.mean(1) / 8, out)()
 
     def temp(remat: bool, rows: int) -> int:
@@ -315,5 +323,5 @@ def test_residuals_do_not_grow_with_the_rows(out: str) -> None:
         lowered = jax.jit(jax.value_and_grad(f, 1)).lower(jnp.ones((rows, 32)), jnp.ones((32, 32)))
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
-    assert temp(True, 1030) <= temp(True, 70) + 4096
-    assert temp(False, 1030) > 4 * temp(True, 1030)  # what it would be
+    assert temp(remat=True, rows=1030) <= temp(remat=True, rows=70) + 4096
+    assert temp(remat=False, rows=1030) > 4 * temp(remat=True, rows=1030)  # what it would be
