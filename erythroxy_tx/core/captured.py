@@ -13,19 +13,22 @@ import numpy as np
 from erythroxy_tx import _compat
 
 
-def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """The numpy constants of a traced program, each with the name under which `fn` captured it, if it is known."""
+def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+    """The numpy constants of a traced program, each with the name under which `fn` captured it and the captured
+    array itself, where they are found.
+    """
     for constant in _compat.all_constants(closed):
         if not isinstance(constant, (jax.Array, jax.core.Tracer)) and hasattr(constant, "dtype"):
             array = np.asarray(constant)
-            yield _name(fn, array), array
+            found = next(((n, v) for n, v in _captures(fn, set()) if _is_same(v, array)), ("an array", None))
+            yield found[0], array, found[1]
 
 
-def _name(fn: Callable[..., Any], array: np.ndarray) -> str:
-    for name, value in _captures(fn, set()):
-        if isinstance(value, np.ndarray) and value.ctypes.data == array.ctypes.data and value.shape == array.shape:
-            return name
-    return "an array"
+def _is_same(value: Any, constant: np.ndarray) -> bool:
+    """Whether a captured value became this constant: by its memory, or by its values where they were converted."""
+    if not isinstance(value, np.ndarray) or value.shape != constant.shape or value.dtype.kind in "OSUVmM":
+        return False
+    return value.ctypes.data == constant.ctypes.data or np.array_equal(value.astype(constant.dtype), constant)
 
 
 def _captures(fn: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:

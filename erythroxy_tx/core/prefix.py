@@ -39,9 +39,13 @@ class Prefix:
         try:
             entries = jtu.tree_leaves(jax.tree.broadcast(self.tree, full, is_leaf=_is_none), is_leaf=_is_none)
         except ValueError as error:
+            if isinstance(self.tree, tuple) and isinstance(full, tuple) and len(self.tree) != len(full):
+                counts = f"has {len(self.tree)} entries for {len(full)} of {what}"
+            else:
+                counts = f"does not fit {what}: {jtu.tree_structure(full)}"
             raise ValueError(
-                f"{label} got {name}={self}, which does not fit {what} {jtu.tree_structure(full)}. Expected one value "
-                f"for all, or a pytree prefix of it. Fix: one entry for each part. ({error})"
+                f"{label} got {name}={self}, which {counts}. Expected one value for all, or a pytree prefix. Fix: one "
+                "entry for each."
             ) from error
         leaves = jtu.tree_leaves(full, is_leaf=_is_none)  # here None is no entry, in `full` it is no leaf
         return [entry for entry, leaf in zip(entries, leaves, strict=True) if leaf is not None]

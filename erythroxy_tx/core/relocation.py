@@ -38,7 +38,7 @@ def narrowed(reference: Any, candidate: Any) -> list[str]:
     return [
         f"result{jtu.keystr(path)}: {host_array(a).dtype} → {host_array(b).dtype}"
         for (path, a), b in pairs
-        if host_array(a).dtype != host_array(b).dtype
+        if host_array(a).dtype != host_array(b).dtype and dtype_fault(a, b) is None
     ]
 
 

@@ -62,6 +62,8 @@ class Residency:
         self._refs: dict[int, weakref.ref] = {}  # tell when a host array is freed
         self._scalars: collections.OrderedDict[Any, jax.Array] = collections.OrderedDict()
         self._is_wide = jax.config.jax_enable_x64
+        self._newest: list[int] = []  # what the latest call brought
+        self.captured: dict[str, Freeze] = {}  # host arrays that are compiled into the program
 
     def place(self, leaves: Sequence[Any], names: Callable[[], list[str]]) -> list[Any]:
         """Device values for the leaves of a call: numpy arrays and numbers are looked up or copied, what is on
@@ -77,6 +79,7 @@ class Residency:
                 named = names()
                 self._make_room([leaves[i] for i in missing], {key: (named[i], leaves[i]) for key, i in arrays.items()})
                 self._upload([leaves[i] for i in missing], [named[i] for i in missing])
+            self._newest = [id(leaves[i]) for i in missing]
             placed = [self._value(leaf, i, names) for i, leaf in enumerate(leaves)]
             if again:
                 prove(again)
@@ -86,8 +89,28 @@ class Residency:
         """What is on the device, the least recently used first."""
         return list(self._up.values())
 
+    def take_back(self) -> None:
+        """Drop what the latest call brought."""
+        with _LOCK:
+            for key in self._newest:
+                self._drop(key)
+
+    def capture(self, name: str, array: np.ndarray) -> None:
+        """Hold an array that the function captures: it was compiled into the program as it is now."""
+        self.captured[name] = freeze([array])[0]
+
+    def check_captured(self) -> None:
+        """Refuse to serve a program whose captured arrays have changed."""
+        for name, hold in self.captured.items():
+            array = hold.ref()
+            if array is not None and (fault := hold.fault(array)) is not None:
+                raise StaleArrayError(
+                    f"{self.label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. Expected "
+                    "an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles everything anew."
+                )
+
     def evict(self, arrays: Sequence[np.ndarray]) -> None:
-        """Drop the copies of these arrays, or of all; the host arrays become writable again."""
+        """Drop the copies of these arrays, or of all; a host array is writable again when no function holds it."""
         with _LOCK:
             for key in [id(a) for a in arrays] if arrays else list(self._up):
                 self._drop(key)
@@ -151,7 +174,7 @@ class Residency:
                 raise StaleArrayError(
                     f"{self.label} got {names()[position]}: {shape_of(leaf)}, which {fault} after it was copied to the "
                     "device. Expected an array that stays as it is. Fix: .replace(array, array) copies it again; a new "
-                    "array has its own copy; .evict() makes every array writable."
+                    "array has its own copy; .evict(array) drops it."
                 )
             self._up.move_to_end(id(leaf))
             return resident.value
@@ -166,7 +189,13 @@ class Residency:
             if isinstance(number, np.generic):
                 _check_array(self.label, names()[position], np.asarray(number))
             with jax.transfer_guard_host_to_device("allow"):
-                self._scalars[key] = jax.device_put(jnp.asarray(number), self.device)
+                try:
+                    self._scalars[key] = jax.device_put(jnp.asarray(number), self.device)
+                except OverflowError as error:
+                    raise OverflowError(
+                        f"{self.label} got {names()[position]}={number}, which does not fit the device's int32. Fix: a "
+                        "float, a smaller number, or jax.config.update('jax_enable_x64', True)."
+                    ) from error
         self._scalars.move_to_end(key)
         if len(self._scalars) > _SCALARS:
             self._scalars.popitem(last=False)

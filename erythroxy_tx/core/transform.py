@@ -26,6 +26,7 @@ from erythroxy_tx.core.signature import Static
 from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import has_static
 from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import signature_of
 from erythroxy_tx.core.signature import split
 from erythroxy_tx.core.signature import undeclare
@@ -37,14 +38,16 @@ _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__
 class Transform(eqx.Module):
     """A wrapped callable: `fn` and the parameters of the transform, which are static.
 
-    A pytree whose leaves are those of `fn`. Subclasses say what runs (`_runner`) and, where they rewrite,
+    A pytree whose leaves are those of `fn`. Subclasses say what runs (`_runner`) and, where they compile,
     what is traced (`_traced`).
     """
 
     fn: Callable[..., Any]
 
     name: ClassVar[str]  # how messages name the transform, `tx.chunked`
-    rewrites: ClassVar[bool] = False  # traces through inside a trace; otherwise it works on the host only
+    usage: ClassVar[str]  # how it is put on a function, for the error of one that is not
+    compiles: ClassVar[bool] = False  # traces what is inside
+    traceable: ClassVar[bool] = False  # works inside a trace; otherwise on the host only
 
     # Equinox turns each bound method into a pytree in Python; a call must not pay for that.
     __getattribute__ = object.__getattribute__
@@ -56,8 +59,8 @@ class Transform(eqx.Module):
     def around(cls, fn: Callable[..., Any], /, **parameters: Any) -> "Transform":
         """Wrap a callable. Equinox's own constructor is passed over: it warns of callables that are no pytrees."""
         if not callable(fn) and not isinstance(fn, (classmethod, staticmethod)):
-            raise TypeError(f"{cls.name} got {type(fn).__name__} {fn!r}. Expected a callable to wrap.")
-        if cls.rewrites and (host := _first_host_side(fn)) is not None:
+            raise TypeError(f"{cls.name} got {shape_of(fn)} in place of a function. Expected {cls.usage}.")
+        if cls.compiles and (host := _first_host_side(fn)) is not None:
             raise TransformOrderError(
                 f"{cls.name} is wrapped around {host.name}, which works on the host and cannot run inside a compiled "
                 f"program. Expected {host.name} on the outside. Fix: swap the two decorators."
@@ -66,6 +69,13 @@ class Transform(eqx.Module):
         wrapper.__dict__.update(parameters, fn=fn)
         wrapper.__dict__.update({name: value for name in _COPIED if (value := getattr(fn, name, None)) is not None})
         return wrapper
+
+    def __getattr__(self, name: str) -> Any:
+        """What a transform further inside offers: `.resident()`, `.chunks()`, `.report()`."""
+        inner = self.__dict__.get("fn")
+        if isinstance(inner, Transform) and not name.startswith("_"):
+            return getattr(inner, name)
+        raise AttributeError(f"{self.name} has no attribute {name!r}")
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -96,6 +106,10 @@ class Transform(eqx.Module):
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
         """The contract for these arguments: one for all outputs, or a pytree of them like the result."""
         return Bitwise()
+
+    def _in_small_chunks(self) -> dict[str, Any]:
+        """The parameters with which a few rows run in two chunks or more."""
+        return self._parameters()
 
     def _static_names(self) -> tuple[str, ...]:
         return ()
@@ -182,6 +196,13 @@ def _remembered(cls: type[Transform]) -> frozenset[str]:
     return frozenset(name for name in dir(cls) if isinstance(getattr(cls, name), functools.cached_property))
 
 
+def in_small_chunks(fn: Any) -> Any:
+    """The same stack, with what is chunked in it cut into two chunks or more."""
+    if not isinstance(fn, Transform):
+        return fn
+    return fn.around(in_small_chunks(fn.fn), **fn._in_small_chunks())
+
+
 def unwrapped(fn: Any) -> Any:
     """The callable inside any number of transforms."""
     while isinstance(fn, Transform):
@@ -191,7 +212,7 @@ def unwrapped(fn: Any) -> Any:
 
 def _first_host_side(fn: Any) -> Transform | None:
     while isinstance(fn, Transform):
-        if not fn.rewrites:
+        if not fn.traceable:
             return fn
         fn = fn.fn
     return None

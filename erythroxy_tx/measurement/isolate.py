@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,13 +38,15 @@ def in_fresh_process(work: Callable[..., Any], fn: Callable[..., Any], args: tup
     _check_devices(fn, args, kwargs)
     payload = _pickled(fn, args, kwargs)
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(theirs, work, payload, dict(jax.config.values)))
+    ours, theirs = context.Pipe()
+    # The call goes by a pipe whose other end is closed here: a child that ended early is then told, not waited for.
+    child = context.Process(target=_child, args=(theirs, work, dict(jax.config.values)))
     child.start()
     theirs.close()
     try:
+        ours.send_bytes(payload)
         answer = ours.recv()
-    except EOFError:
+    except (EOFError, ConnectionError):
         child.join()
         raise ChildProcessError(_epitaph(fn, child.exitcode)) from None
     except BaseException:
@@ -61,19 +64,18 @@ def in_fresh_process(work: Callable[..., Any], fn: Callable[..., Any], args: tup
     raise error
 
 
-def _child(answers: Connection, work: Callable[..., Any], payload: bytes, config: dict[str, Any]) -> None:
+def _child(parent: Connection, work: Callable[..., Any], config: dict[str, Any]) -> None:
     answer: tuple[Any, Exception | None, str | None]
     try:
         for key, value in config.items():
             if jax.config.values[key] != value:
                 jax.config.update(key, value)
-        fn, args, kwargs = pickle.loads(payload)  # noqa: S301 # from the parent
-        del payload
+        fn, args, kwargs = pickle.loads(parent.recv_bytes())  # noqa: S301 # from the parent
         gc.collect()
         answer = work(fn, args, kwargs), None, None
     except Exception as error:  # noqa: BLE001 # raised again in the parent
         answer = None, _sendable(error), traceback.format_exc()
-    answers.send(answer)
+    parent.send(answer)
 
 
 class _Pickler(pickle.Pickler):
@@ -91,10 +93,11 @@ class _Pickler(pickle.Pickler):
 def _pickled(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bytes:
     name = f"measure({name_of(fn)}, isolate=True)"
     in_main = getattr(unwrapped(fn), "__module__", None) == "__main__"
-    if in_main and not hasattr(sys.modules["__main__"], "__file__"):
+    script = getattr(sys.modules["__main__"], "__file__", None)  # which the fresh process imports, if there is one
+    if (in_main and script is None) or (script is not None and not Path(script).exists()):
         raise TypeError(
-            f"{name} got a function of an interactive session, which a fresh process cannot import. "
-            "Expected a function of a module. Fix: move it into a file and import it."
+            f"{name} was called from an interactive session or standard input, which a fresh process cannot "
+            "import. Expected a function of a module. Fix: move it into a file and import it."
         )
     out = io.BytesIO()
     try:

@@ -14,59 +14,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
 
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.chunks import Chunks
-from erythroxy_tx.program.loop import SUM
+from erythroxy_tx.program.folds import FOLDS
+from erythroxy_tx.program.folds import wide
 from erythroxy_tx.program.loop import ChunkFn
-from erythroxy_tx.program.loop import Fold
 from erythroxy_tx.program.loop import Leaves
 from erythroxy_tx.program.loop import Out
 from erythroxy_tx.program.loop import Rows
 from erythroxy_tx.program.loop import hoisted
 from erythroxy_tx.program.loop import run
 from erythroxy_tx.program.loop import run_remat
-from erythroxy_tx.program.loop import wide
 from erythroxy_tx.program.row_call import RowCall
 
-
-def _limit(dtype: Any, top: bool) -> Any:
-    """The largest or the smallest value of a dtype: where a fold starts that any value replaces."""
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return top
-    if jnp.issubdtype(dtype, jnp.inexact):
-        infinity = np.asarray(np.inf if top else -np.inf).astype(dtype)
-        limits = jnp.finfo(dtype)  # some float8 types have no infinity
-        return infinity if np.isinf(infinity) else limits.max if top else limits.min
-    return jnp.iinfo(dtype).max if top else jnp.iinfo(dtype).min
-
-
-def _full(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda a: jnp.full(a.shape, value(a.dtype), a.dtype)
-
-
-_FOLDS = {
-    "sum": SUM,
-    "mean": SUM,
-    "max": Fold(_full(lambda dtype: _limit(dtype, top=False)), jnp.maximum),
-    "min": Fold(_full(lambda dtype: _limit(dtype, top=True)), jnp.minimum),
-    "prod": Fold(
-        lambda a: jnp.ones(a.shape, wide(a.dtype)),
-        lambda total, value: total * value.astype(total.dtype),
-    ),
-    "all": Fold(_full(lambda _: True), jnp.logical_and),
-    "any": Fold(_full(lambda _: False), jnp.logical_or),
-}
 _OVER_STACK: dict[str, Callable[[Any], Any]] = {
     "max": lambda stack: jnp.max(stack, axis=0),
     "min": lambda stack: jnp.min(stack, axis=0),
     "prod": lambda stack: jnp.prod(stack, axis=0),
 }
 
-KINDS = ("rows", *_FOLDS)
+KINDS = ("rows", *FOLDS)
 
 Runner = Callable[..., Leaves]  # `run` or `run_remat`
 
@@ -131,7 +101,7 @@ class _Combination:
         return values
 
     def _fold(self, runner: Runner, rows: Leaves, shared: Leaves) -> Leaves:
-        outs: list[Out] = [Rows() if kind == "rows" else _FOLDS[kind] for kind in self.kinds]
+        outs: list[Out] = [Rows() if kind == "rows" else FOLDS[kind] for kind in self.kinds]
         return runner(self._values, rows, shared, list(map(Rows, self.axes)), outs, self.chunks)
 
     def _stack(self, runner: Runner, rows: Leaves, shared: Leaves) -> Leaves:
@@ -142,7 +112,7 @@ class _Combination:
             return [v[None] if stacked else v for v, stacked in zip(found, self.stacked, strict=True)]
 
         outs: list[Out] = [
-            Rows(each=stacked) if stacked or kind == "rows" else _FOLDS[kind]
+            Rows(each=stacked) if stacked or kind == "rows" else FOLDS[kind]
             for kind, stacked in zip(self.kinds, self.stacked, strict=True)
         ]
         found = runner(values, rows, shared, list(map(Rows, self.axes)), outs, self.chunks)

@@ -38,8 +38,8 @@ def largest_fitting(
             if index == smallest and found.total > budget:
                 raise BudgetError(
                     f"{label} got budget={format_bytes(budget)}; chunks of one row take {found}. Expected a "
-                    f"budget that one row fits. Fix: a budget of at least {found.total} bytes, or smaller arguments and "
-                    "results: they count, whatever the chunk."
+                    f"budget that one row fits. Fix: a budget of at least {found.total} bytes, or smaller arguments "
+                    "and results: they count, whatever the chunk."
                 )
             return found.total <= budget
 

@@ -17,6 +17,9 @@ from jax import lax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.program.chunks import Chunks
+from erythroxy_tx.program.folds import SUM
+from erythroxy_tx.program.folds import Fold
+from erythroxy_tx.program.folds import in_many_steps
 
 Leaves = list[Any]
 ChunkFn = Callable[[Leaves, Leaves], Leaves]  # (row leaves of one chunk, shared leaves) -> outputs
@@ -29,25 +32,6 @@ class Rows:
     axis: int = 0
     each: bool = False
 
-
-@dataclasses.dataclass(frozen=True)
-class Fold:
-    """An output that is folded over the chunks: `fold(accumulator, chunk's value)` from `start`."""
-
-    start: Callable[[Any], Any]
-    fold: Callable[[Any, Any], Any]
-
-
-def wide(dtype: Any) -> Any:
-    """Accumulators are at least float32."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
-
-
-# -0.0 is the identity of float addition: 0.0 would lose the sign of a zero.
-SUM = Fold(
-    lambda a: -jnp.zeros(a.shape, wide(a.dtype)),
-    lambda total, value: total + value.astype(total.dtype),
-)
 
 Out = Rows | Fold
 
@@ -74,13 +58,17 @@ def run(fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Se
     def step(state: Leaves, start_row: Any, index: Any, size: int) -> Leaves:
         values = fn(cut(start_row, index, size), shared)
         return [
-            out.fold(old, value)
+            out.step(old, value)
             if isinstance(out, Fold)
             else lax.dynamic_update_slice_in_dim(old, value, index if out.each else start_row, out.axis)
             for out, old, value in zip(outs, state, values, strict=True)
         ]
 
     first = jax.eval_shape(lambda: fn(cut(0, 0, chunks.size), shared))
+    outs = [
+        in_many_steps(out, value, chunks.count) if isinstance(out, Fold) else out
+        for out, value in zip(outs, first, strict=True)
+    ]
     state = [_empty(out, value, chunks) for out, value in zip(outs, first, strict=True)]
     last_start = chunks.rows - chunks.size
 
@@ -92,7 +80,7 @@ def run(fn: ChunkFn, rows: Leaves, shared: Leaves, ins: Sequence[Rows], outs: Se
     if chunks.remainder:
         state = step(state, chunks.looped * chunks.size, chunks.looped, chunks.remainder)
     return [
-        lax.convert_element_type(x, like.dtype) if isinstance(out, Fold) and x.dtype != like.dtype else x
+        lax.convert_element_type(out.finish(x), like.dtype) if isinstance(out, Fold) else x
         for out, x, like in zip(outs, state, first, strict=True)
     ]
 

@@ -50,11 +50,14 @@ class RowCall:
         self.axes = [_axis(label, *entry) for entry in traced]
         lengths = {n: x.shape[a] for (n, x, _), a in zip(traced, self.axes, strict=True) if a is not None}
         if not lengths:
-            raise ValueError(f"{label} got no rows: in_axes={in_axes}. Expected an array with rows.")
+            raise ValueError(
+                f"{label} got no rows: {len(args)} positional arguments, in_axes={in_axes}. Expected an array with "
+                "rows. Fix: pass it by position; keyword arguments are whole."
+            )
         if len(set(lengths.values())) > 1:
             raise ValueError(
-                f"{label} got rows of different lengths: {', '.join(f'{n} has {k}' for n, k in lengths.items())}. Expected "
-                "one length. Fix: None in in_axes= for what every chunk gets whole, or pass it by keyword."
+                f"{label} got rows of different lengths: {', '.join(f'{n} has {k}' for n, k in lengths.items())}. "
+                "Expected one length. Fix: None in in_axes= for what every chunk gets whole, or pass it by keyword."
             )
         self.length: int = next(iter(lengths.values()))
 
@@ -126,6 +129,7 @@ def _axis(label: str, name: str, leaf: Any, axis: int | None) -> int | None:
     shape = getattr(leaf, "shape", ())
     if not -len(shape) <= axis < len(shape):
         what = "a scalar where rows are expected" if not shape else f"no axis {axis}"
+        what += ", as each number of a list is one; np.asarray the list" if not shape and name.endswith("]") else ""
         raise ValueError(
             f"{label} got {name}: {shape_of(leaf)}, {what}. Expected rows along axis {axis}. Fix: None in in_axes= for "
             "what every chunk gets whole, or pass it by keyword."

@@ -84,7 +84,7 @@ def chunked(
     """
     if driver not in _DRIVERS:
         raise ValueError(
-            f"tx.chunked got driver={driver!r}. Expected lax.map or lax.scan. Fix: @tx.chunked(lax.map, n) "
+            f"tx.chunked got driver={name_of(driver)}. Expected lax.map or lax.scan. Fix: @tx.chunked(lax.map, n) "
             "(it takes arguments; the function comes after them)."
         )
     given = {"n": n, "size": size, "budget": budget}
@@ -137,7 +137,8 @@ class Chunked(Transform):
     static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
 
     name = "tx.chunked"
-    rewrites = True
+    usage = "@tx.chunked(lax.map, n, out=...), then the function"
+    compiles = traceable = True
 
     def chunks(self, *args: Any, **kwargs: Any) -> Chunks:
         """The plan for these arguments, or for `jax.ShapeDtypeStruct`s in their place. Nothing is run; with a
@@ -149,6 +150,9 @@ class Chunked(Transform):
         figure as `size=` gives the same program.
         """
         return self._plan(self._call(args, kwargs))
+
+    def _in_small_chunks(self) -> dict[str, Any]:
+        return self._parameters() | {"n": 2, "size": None, "budget": None}
 
     def _runner(self) -> Callable[..., Any]:
         return self.program

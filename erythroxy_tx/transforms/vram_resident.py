@@ -104,6 +104,8 @@ class VramResident(Transform):
     static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
 
     name = "tx.vram_resident"
+    usage = "@tx.vram_resident, bare or with keyword arguments"
+    compiles = True
 
     def resident(self) -> list[Resident]:
         """What is on the device for this function.
@@ -146,6 +148,7 @@ class VramResident(Transform):
                     f"{residency.label} was called inside a trace (jit, grad, vmap, scan), where nothing can be "
                     "resident. Expected it outermost. Fix: put it outside, as in tx.vram_resident(jax.grad(f))."
                 )
+            residency.check_captured()
             marked = declare(function, static_names, args, kwargs)
             leaves, structure = jtu.tree_flatten((opened(function), marked))
             names = lambda: _names(function, *marked)  # noqa: E731
@@ -153,10 +156,15 @@ class VramResident(Transform):
                 _check_device(residency.label, leaves, names(), device)
             form, marked = jtu.tree_unflatten(structure, residency.place(leaves, names))
             args, kwargs = _undeclared(marked) if static_names else marked
-            return (_of_tree(_with_innermost(self, form)) if has_own_leaves else program)(*args, **kwargs)
+            call = _of_tree(_with_innermost(self, form)) if has_own_leaves else program
+            try:
+                return call(*args, **kwargs)
+            except BaseException:
+                residency.take_back()  # a call that failed keeps nothing of the caller's
+                raise
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if kwargs or has_own_leaves or device is not None or current.value is not eager:
+            if kwargs or has_own_leaves or device is not None or residency.captured or current.value is not eager:
                 return placed(args, kwargs)
             for arg in args:
                 if type(arg) is not array_type:
@@ -177,13 +185,15 @@ class VramResident(Transform):
 
         with jax.transfer_guard_host_to_device("disallow"):
             closed, result = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
-        for name, array in captured_arrays(closed, unwrapped(self)):
+        for name, array, held in captured_arrays(closed, unwrapped(self)):
             if array.nbytes > _LARGEST_CAPTURE:
                 raise ValueError(
                     f"{label} captures {name}: {shape_of(array)} ({format_bytes(array.nbytes)}), which would be "
                     f"compiled into the program. Expected at most {format_bytes(_LARGEST_CAPTURE)}. Fix: pass it as an "
                     "argument, where it is copied once."
                 )
+            if held is not None:
+                self._residency.capture(name, held)
         return jtu.tree_unflatten(jtu.tree_structure(result), _compat.eval_closed(closed, closed.consts, dynamic))
 
 

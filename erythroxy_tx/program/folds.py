@@ -1,0 +1,89 @@
+"""Folds: how an output's accumulator starts, takes the next chunk's value, and ends. Not here: the loop."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """`step(accumulator, chunk's value)` from `start(like)`, then `finish`."""
+
+    start: Callable[[Any], Any]
+    step: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any] = lambda accumulator: accumulator
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype of an accumulator: at least float32."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
+
+
+# -0.0 is the identity of float addition: 0.0 would lose the sign of a zero.
+SUM = Fold(
+    lambda like: -jnp.zeros(like.shape, wide(like.dtype)),
+    lambda total, value: total + value.astype(total.dtype),
+)
+
+
+def _step_compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
+    """Add to an unevaluated sum of two numbers, total + rest, of twice the precision.
+
+    Source: T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971);
+    the rounding of the first addition is D. E. Knuth's.
+    """
+    total, rest = state
+    value = value.astype(total.dtype)
+    summed = total + value
+    a, b, s = map(lax.stop_gradient, (total, value, summed))  # a derivative is that of the exact sum
+    away = s - a
+    rounded = (a - (s - away)) + (b - away) + rest
+    rounded = jnp.where(jnp.isfinite(s) & (rounded != 0), rounded, -jnp.zeros_like(s))  # keeps a zero's sign
+    total = summed + rounded
+    rest = jnp.where(jnp.isfinite(s), rounded - (lax.stop_gradient(total) - s), 0)
+    return total, rest
+
+
+_COMPENSATED_SUM = Fold(
+    lambda like: (SUM.start(like), jnp.zeros(like.shape, wide(like.dtype))), _step_compensated, lambda state: state[0]
+)
+_FEW = 32  # additions: their rounding is within 16 units of the sum of the magnitudes
+
+
+def in_many_steps(fold: Fold, like: Any, steps: int) -> Fold:
+    """The fold to use for this many chunks: a float sum of many is compensated, for a second accumulator."""
+    if fold is SUM and steps > _FEW and jnp.issubdtype(like.dtype, jnp.inexact):
+        return _COMPENSATED_SUM
+    return fold
+
+
+def _limit(dtype: Any, *, top: bool) -> Any:
+    """The largest or the smallest value of a dtype: where a fold starts that any value replaces."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return top
+    if jnp.issubdtype(dtype, jnp.inexact):
+        infinity = np.asarray(np.inf if top else -np.inf).astype(dtype)
+        limits = jnp.finfo(dtype)  # some float8 types have no infinity
+        return infinity if np.isinf(infinity) else limits.max if top else limits.min
+    return jnp.iinfo(dtype).max if top else jnp.iinfo(dtype).min
+
+
+def _full(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda like: jnp.full(like.shape, value(like.dtype), like.dtype)
+
+
+FOLDS = {
+    "sum": SUM,
+    "mean": SUM,
+    "max": Fold(_full(lambda dtype: _limit(dtype, top=False)), jnp.maximum),
+    "min": Fold(_full(lambda dtype: _limit(dtype, top=True)), jnp.minimum),
+    "prod": Fold(
+        lambda like: jnp.ones(like.shape, wide(like.dtype)), lambda total, value: total * value.astype(total.dtype)
+    ),
+    "all": Fold(_full(lambda _: True), jnp.logical_and),
+    "any": Fold(_full(lambda _: False), jnp.logical_or),
+}
