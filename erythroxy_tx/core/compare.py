@@ -169,6 +169,8 @@ def _leaf(
         return LeafReport(path, (*faults, f"{odd[0]}. Expected an array of numbers"))
     if a.shape != b.shape or a.dtype == jax.dtypes.float0:  # keys of two kinds, which the dtype tells; or nothing
         return LeafReport(path, tuple(faults))
+    if isinstance(reference, jax.Array) and jnp.issubdtype(reference.dtype, jax.dtypes.prng_key):
+        contract = _BITWISE
     with np.errstate(all="ignore"):  # what overflows is refused
         return _numbers(path, faults, a, b, contract, exact, names, atol)
 
@@ -192,18 +194,21 @@ def _numbers(
     atol: float,
 ) -> LeafReport:
     inexact = jnp.issubdtype(a.dtype, np.inexact) and jnp.issubdtype(b.dtype, np.inexact)
-    wide_a, wide_b = _wide(a), _wide(b)
+    kind = np.result_type(_wide(a), _wide(b))
+    wide_a, wide_b = _wide(a).astype(kind), _wide(b).astype(kind)
     if inexact:
         faults += _special_faults(wide_a, wide_b, contract, names)
-    wide_exact = np.asarray(host_array(exact), wide_a.dtype) if inexact and isinstance(contract, AsAccurate) else wide_a
+    held_to_exact = inexact or (a.dtype.kind in "iu" and b.dtype.kind in "iu")
+    accuracy = contract if isinstance(contract, AsAccurate) and held_to_exact else None
+    wide_exact = np.asarray(host_array(exact), wide_a.dtype) if accuracy else wide_a
     wide_a, wide_b, wide_exact = _finite(wide_a, wide_b, wide_exact)
     difference = _magnitude(wide_b - wide_a)
     if not inexact:  # integers past 2^53 differ where their float64 values do not
         difference = np.where(a != b, np.maximum(difference, 1.0), 0.0)
     scale, largest = _most(wide_a), _most(difference)
     rule, error = _rule(contract if inexact else None, scale, atol), largest
-    if inexact and isinstance(contract, AsAccurate):
-        rule, error, unknown = _accuracy(contract, wide_a, wide_b, wide_exact, b.dtype)
+    if accuracy:
+        rule, error, unknown = _accuracy(accuracy, wide_a, wide_b, wide_exact, b.dtype)
         faults += [f"exact= is not finite where the two differ: {unknown} of {a.size}"] if unknown else []
     if not error <= min(rule.allowed, sys.float_info.max):
         at = np.unravel_index(int(np.argmax(difference)), difference.shape)
@@ -238,7 +243,9 @@ def _accuracy(
     """What is allowed, the error of `b`, and in how many places neither can be told."""
     known = np.isfinite(exact)
     own, error = (_most(np.where(known, values - exact, 0)) for values in (a, b))
-    slack = contract.units * float(jnp.finfo(dtype).eps) * _most(np.where(known, exact, 0))
+    slack = 1.0  # an integer that a rounded float decided
+    if jnp.issubdtype(dtype, np.inexact):
+        slack = contract.units * float(jnp.finfo(dtype).eps) * _most(np.where(known, exact, 0))
     allowed = contract.k * own + slack
     rule = _Rule(allowed, f"allowed {allowed:.3g} from float64 = {contract.k:g} × {own:.3g} + {slack:.3g}")
     return rule, error, int(np.count_nonzero(~known & (a != b)))

@@ -40,7 +40,7 @@ class Prefix:
             entries = jtu.tree_leaves(jax.tree.broadcast(self.tree, full, is_leaf=_is_none), is_leaf=_is_none)
         except ValueError as error:
             if isinstance(self.tree, tuple) and isinstance(full, tuple) and len(self.tree) != len(full):
-                counts = f"has {len(self.tree)} entries for {len(full)} of {what}"
+                counts = f"has {len(self.tree)} entries, not the {len(full)} of {what}"
             else:
                 counts = f"does not fit {what}: {jtu.tree_structure(full)}"
             raise ValueError(

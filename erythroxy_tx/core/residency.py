@@ -105,12 +105,12 @@ class Residency:
             array = hold.ref()
             if array is not None and (fault := hold.fault(array)) is not None:
                 raise StaleArrayError(
-                    f"{self.label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. Expected "
-                    "an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles everything anew."
+                    f"{self.label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. "
+                    "Expected an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles everything anew."
                 )
 
     def evict(self, arrays: Sequence[np.ndarray]) -> None:
-        """Drop the copies of these arrays, or of all; a host array is writable again when no function holds it."""
+        """Drop the copies of these arrays, or of all. An array is writable again when no function holds it."""
         with _LOCK:
             for key in [id(a) for a in arrays] if arrays else list(self._up):
                 self._drop(key)

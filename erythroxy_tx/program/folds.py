@@ -20,7 +20,8 @@ class Fold:
 
 def wide(dtype: Any) -> Any:
     """The dtype of an accumulator: at least float32."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
+    is_narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return jnp.dtype(jnp.float32) if is_narrow else dtype
 
 
 # -0.0 is the identity of float addition: 0.0 would lose the sign of a zero.

@@ -195,6 +195,21 @@ def test_each_object_has_its_own_residency() -> None:
     net.rows.evict()
 
 
+def test_each_class_has_its_own_residency() -> None:
+    class Sub(Model):
+        pass
+
+    Model.of_class(X)
+    assert Sub.of_class.resident() == []
+    Model.of_class.evict()
+
+
+def test_programs_are_kept_with_the_function_inside() -> None:
+    function = Counter().function()
+    chunked(functools.partial(function))(X)
+    assert [key[0] for key in cache.home(function)] == ["program"]
+
+
 def test_new_modules_of_one_structure_share_a_program() -> None:
     traces = []
 

@@ -17,7 +17,7 @@ ON_DEVICE = jnp.ones(3)
 
 def found(fn: Callable[..., Any], *args: Any) -> list[tuple[str, tuple[int, ...]]]:
     closed = jax.make_jaxpr(fn)(*args)
-    return [(name, array.shape) for name, array in captured_arrays(closed, fn)]
+    return [(name, array.shape) for name, array, _ in captured_arrays(closed, fn)]
 
 
 def of_global(x: Any) -> Any:

@@ -143,6 +143,20 @@ def test_made_writable_is_told_and_not_forgotten(was_writable: bool, aliased: bo
     assert alias is None or alias.base is array
 
 
+def test_what_is_held_again_is_locked_again() -> None:
+    array = arange()
+    first = hold(array)
+    array.flags.writeable = True
+    second = hold(array)
+    assert second is not first
+    assert not array.flags.writeable
+    assert second.fault(array) is None
+    del first
+    assert not array.flags.writeable
+    del second
+    assert array.flags.writeable
+
+
 @pytest.mark.parametrize("was_writable", [True, False])
 def test_the_base_made_writable_is_told(was_writable: bool) -> None:
     view = arange().reshape(2, 4)
@@ -217,9 +231,11 @@ def test_proof_is_tried_a_few_times_only() -> None:
     array = arange()
     view = array[:]
     held = hold(array)
-    while held.may_be_alone:
-        prove([held])
+    for _ in range(20):
+        if held.may_be_alone:
+            prove([held])
     del view
+    assert not held.may_be_alone
     assert held.fault(array) is None
     assert held.checksum is not None
 

@@ -44,7 +44,7 @@ def test_nothing_when_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 def test_nothing_when_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, threads = Terminal(monkeypatch, 1000.0), set(threading.enumerate())
+    terminal, threads = Terminal(monkeypatch, 3.0), set(threading.enumerate())
     with progress("searching") as update:
         update("halfway")
     assert not terminal.shown.is_set()

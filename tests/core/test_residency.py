@@ -2,19 +2,19 @@
 
 import concurrent.futures
 import gc
-import sys
 import threading
 import weakref
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
 import erythroxy_tx as tx
+import erythroxy_tx.core.residency
 from erythroxy_tx.core.residency import Residency
 
 
@@ -231,27 +231,24 @@ def test_arrays_inside_arguments_are_never_stale(held: str) -> None:
 # ---------------------------------------------------------------- threads
 
 
-@pytest.fixture
-def often_switched() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+def test_threads_share_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, start, copy = [], threading.Barrier(4), erythroxy_tx.core.residency._copy_to_device
 
+    def slowly(array: np.ndarray, device: Any) -> Any:
+        copies.append(array.shape)
+        threading.Event().wait(0.05)  # time for the other threads to come here too
+        return copy(array, device)
 
-@pytest.mark.usefixtures("often_switched")
-def test_threads_share_one_copy_and_one_lock() -> None:
-    f = resident()
+    f, x = resident(), arange()
     f(arange(3))
+    monkeypatch.setattr(erythroxy_tx.core.residency, "_copy_to_device", slowly)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for _ in range(5):
-            x, start = arange(), threading.Barrier(4)
-            got = list(pool.map(lambda _, x=x, start=start: (start.wait(), f(x)), range(4)))
-            assert len(got) == 4
-            assert len(f.resident()) == 1
-            assert not x.flags.writeable
-            f.evict()
-            assert x.flags.writeable
+        got = list(pool.map(lambda _: (start.wait(), f(x)), range(4)))
+    assert len(got) == 4
+    assert copies == [(8,)]
+    assert not x.flags.writeable
+    f.evict()
+    assert x.flags.writeable
 
 
 # ---------------------------------------------------------------- what is refused
@@ -326,7 +323,7 @@ def test_scalars_are_what_jit_makes_of_them(place: Callable[..., Any], number: A
 
 
 def test_equal_scalars_of_other_types_are_kept_apart(place: Callable[..., Any]) -> None:
-    numbers = [1, 1.0, True, np.float32(1), np.int32(1), jnp.bfloat16(1), 0.0, -0.0]
+    numbers = [1, 1.0, True, np.float32(1), np.int32(1), ml_dtypes.bfloat16(1), ml_dtypes.int4(1), 0.0, -0.0]
     got = place(*numbers)
     assert len({id(value) for value in got}) == len(numbers)
     assert [np.signbit(np.asarray(value, np.float32)).item() for value in got[-2:]] == [False, True]

@@ -480,5 +480,5 @@ def test_parameters(parameters: dict[str, Any]) -> None:
 def test_what_is_no_function() -> None:
     with pytest.raises(TypeError, match="numpy_ref=3"):
         tx.assert_relocation(3)
-    with pytest.raises(TypeError, match="got int 3"):
+    with pytest.raises(TypeError, match="got int in place of a function"):
         tx.assert_relocation(constant(1))(3)
