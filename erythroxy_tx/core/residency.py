@@ -106,7 +106,7 @@ class Residency:
             if array is not None and (fault := hold.fault(array)) is not None:
                 raise StaleArrayError(
                     f"{self.label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. "
-                    "Expected an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles everything anew."
+                    "Expected an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles anew."
                 )
 
     def evict(self, arrays: Sequence[np.ndarray]) -> None:
