@@ -8,8 +8,10 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -641,3 +643,16 @@ def test_an_exception_that_does_not_pickle_keeps_its_text() -> None:
 
     assert isolate._sendable(OddError()) is None
     assert isinstance(isolate._sendable(KeyError("a")), KeyError)
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    """Its fresh process imports the script again, and ends: the call must not be waited for."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import jax.numpy as jnp\n"
+        "import erythroxy_tx as tx\n"
+        "tx.measure(jnp.linalg.inv, jnp.ones((400, 400)), runs=1, isolate=True)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr
