@@ -4,6 +4,7 @@ same programs. Not here: what is kept.
 """
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from collections.abc import Hashable
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_LOCK = threading.RLock()
 _HOMES: dict[int, tuple[weakref.ref, dict[Hashable, Any]]] = {}
 _SHORTCUTS: dict[int, tuple[weakref.ref, frozenset[str]]] = {}
 
@@ -31,16 +33,18 @@ def home(owner: Any) -> dict[Hashable, Any]:
             "could never be freed. Expected a Python function or an object with a __weakref__ slot. Fix: wrap it, as "
             "in lambda *args: f(*args)."
         )
-    kept: dict[Hashable, Any] = {}
-    _HOMES[key] = weakref.ref(owner, functools.partial(_leave, _HOMES, key)), kept
-    return kept
+    with _LOCK:
+        found = _HOMES.get(key)
+        if found is None or found[0]() is not owner:
+            found = _HOMES[key] = weakref.ref(owner, functools.partial(_leave, _HOMES, key)), {}
+        return found[1]
 
 
 def keep(owner: Any, key: Hashable, build: Callable[[], T]) -> T:
     """The value kept for `owner` under `key`, built on first use. It must not hold `owner` strongly."""
     kept = home(owner)
     if key not in kept:
-        kept[key] = build()
+        kept.setdefault(key, build())  # or of another thread, which was quicker
     return kept[key]
 
 

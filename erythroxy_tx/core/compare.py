@@ -198,7 +198,7 @@ def _numbers(
     wide_a, wide_b = _wide(a).astype(kind), _wide(b).astype(kind)
     if inexact:
         faults += _special_faults(wide_a, wide_b, contract, names)
-    held_to_exact = inexact or (a.dtype.kind in "iu" and b.dtype.kind in "iu")
+    held_to_exact = inexact or a.dtype.kind + b.dtype.kind in ("ii", "uu", "bb")
     accuracy = contract if isinstance(contract, AsAccurate) and held_to_exact else None
     wide_exact = np.asarray(host_array(exact), wide_a.dtype) if accuracy else wide_a
     wide_a, wide_b, wide_exact = _finite(wide_a, wide_b, wide_exact)
@@ -244,7 +244,10 @@ def _accuracy(
     known = np.isfinite(exact)
     own, error = (_most(np.where(known, values - exact, 0)) for values in (a, b))
     slack = 1.0  # an integer that a rounded float decided
-    if jnp.issubdtype(dtype, np.inexact):
+    if dtype == np.bool_:
+        own, error = (float(np.count_nonzero(values != exact)) for values in (a, b))
+        slack = float(a.size // 1000)
+    elif jnp.issubdtype(dtype, np.inexact):
         slack = contract.units * float(jnp.finfo(dtype).eps) * _most(np.where(known, exact, 0))
     allowed = contract.k * own + slack
     rule = _Rule(allowed, f"allowed {allowed:.3g} from float64 = {contract.k:g} × {own:.3g} + {slack:.3g}")
@@ -264,10 +267,11 @@ def _magnitude(values: np.ndarray) -> np.ndarray:
 
 
 def _wide(a: np.ndarray) -> np.ndarray:
-    is_complex = jnp.issubdtype(a.dtype, np.complexfloating)
     if a.dtype in (np.longdouble, np.clongdouble):
         return a
-    return a.astype(np.complex128 if is_complex else np.float64)
+    if a.dtype in (np.int64, np.uint64):  # float64 does not tell neighbours past 2^53 apart
+        return a.astype(np.longdouble)
+    return a.astype(np.complex128 if jnp.issubdtype(a.dtype, np.complexfloating) else np.float64)
 
 
 def _parts(a: np.ndarray) -> list[np.ndarray]:

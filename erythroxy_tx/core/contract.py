@@ -50,8 +50,8 @@ class AsAccurate(Contract):
     where `exact` is the same function in float64 and eps the rounding unit of the leaf's dtype.
 
     The promise for sums in another order that then run through a solve, a division or a cancellation,
-    where no bound from lengths alone holds. For integers, which rounded floats decided, the slack is 1;
-    bools are equal.
+    where no bound from lengths alone holds. For integers, which rounded floats decided, the slack is 1; for
+    bools the errors are the numbers of wrong ones, and the slack is one in a thousand.
 
     **Arguments:**
 

@@ -3,8 +3,8 @@
 An array that owns its memory is made read-only. Something may still be able to write to it: a view that was
 taken before, a base that stays writable, a buffer of another library. Where that cannot be excluded, the array
 is checksummed at each use (CRC-32, which sees every change within four bytes, and any other but for one in 2^32).
-Not seen are an array that is made writable, changed, and made read-only again between two uses, and a write to a
-bare address.
+Not seen are an array that is made writable, changed, and made read-only again between two uses, a write through a
+view that was taken while it was so, and a write to a bare address.
 """
 
 import weakref
@@ -142,7 +142,7 @@ def _form(array: np.ndarray) -> tuple[Any, ...]:
 
 def _checksum(array: np.ndarray) -> int:
     rows_first = array.T if array.flags.f_contiguous else array
-    return zlib.crc32(np.ascontiguousarray(rows_first).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(rows_first).reshape(-1).view(np.uint8).data)
 
 
 def _is_immutable(array: np.ndarray) -> bool:

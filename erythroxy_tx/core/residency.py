@@ -61,7 +61,7 @@ class Residency:
         self._up: collections.OrderedDict[int, Resident] = collections.OrderedDict()
         self._refs: dict[int, weakref.ref] = {}  # tell when a host array is freed
         self._scalars: collections.OrderedDict[Any, jax.Array] = collections.OrderedDict()
-        self._is_wide = jax.config.jax_enable_x64
+        self._is_wide = jax.config.read("jax_enable_x64")
         self._newest: list[int] = []  # what the latest call brought
         self.captured: dict[str, Freeze] = {}  # host arrays that are compiled into the program
 
@@ -153,8 +153,8 @@ class Residency:
 
     def _follow_precision(self) -> None:
         """Copies and scalars that were made with or without 64-bit types do not serve the other way."""
-        if jax.config.jax_enable_x64 != self._is_wide:
-            self._is_wide = jax.config.jax_enable_x64
+        if jax.config.read("jax_enable_x64") != self._is_wide:
+            self._is_wide = jax.config.read("jax_enable_x64")
             self._up.clear()
             self._refs.clear()
             self._scalars.clear()
@@ -245,9 +245,7 @@ def _check_array(label: str, name: str, array: np.ndarray) -> None:
 def _copy_to_device(array: np.ndarray, device: Any) -> jax.Array:
     """A device array whose memory the host array does not share."""
     on: set[Any] = device.device_set if isinstance(device, jax.sharding.Sharding) else {device or jax.devices()[0]}
-    if any(
-        one.platform == "cpu" for one in on
-    ):  # here device_put may hand out the very buffer, so it gets a private one
+    if any(one.platform == "cpu" for one in on):  # device_put may hand out the very buffer: it gets a private one
         array = np.array(array, dtype=jax.dtypes.canonicalize_dtype(array.dtype), copy=True, order="C", subok=False)
     with jax.transfer_guard_host_to_device("allow"):
         return jax.block_until_ready(jax.device_put(array, device))

@@ -92,7 +92,6 @@ class Transform(eqx.Module):
 
     @functools.cached_property
     def _run(self) -> Callable[..., Any]:
-        cache.shortcut(self, _remembered(type(self)))
         return self._runner()
 
     @abstractmethod
@@ -118,6 +117,7 @@ class Transform(eqx.Module):
 
     def _kept(self, what: Hashable, build: Callable[[], Any]) -> Any:
         """State of this wrapper, shared by every wrapper of the same function with the same parameters."""
+        cache.shortcut(self, _remembered(type(self)))
         owner, structure = unwrapped(self), jtu.tree_structure(self)
         function, instance = getattr(owner, "__func__", None), getattr(owner, "__self__", None)
         if function is None:
@@ -131,6 +131,7 @@ class Transform(eqx.Module):
     @functools.cached_property
     def program(self) -> Callable[..., Any]:
         """The compiled form of `_traced`: a callable that traces and compiles on first use."""
+        cache.shortcut(self, _remembered(type(self)))
         innermost = unwrapped(self)
         if opened(innermost) is innermost and is_leaf(innermost):
             structure = jtu.tree_structure(self)

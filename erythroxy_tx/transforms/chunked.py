@@ -209,10 +209,9 @@ class Chunked(Transform):
         if self._plan(call).one:
             return Bitwise()
         loose = AsAccurate(4)
-        folds_exactly = {"rows", "max", "min", "all", "any"}
         return call.unflatten(
             [
-                Bitwise(gradients=loose) if exact and (kind in folds_exactly or integral) else loose
+                Bitwise(gradients=loose) if exact and (kind == "rows" or integral) else loose
                 for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True)
             ]
         )

@@ -1,7 +1,9 @@
 """State: one home for each object, kept weakly, shared by equal wrappers, and cleared."""
 
+import concurrent.futures
 import functools
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +60,18 @@ def test_a_failed_build_keeps_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
         cache.keep(owner, "a", lambda: 1 / 0)
     assert cache.keep(owner, "a", lambda: 1) == 1
+
+
+def test_threads_find_one_state() -> None:
+    owner, start = Owner(), threading.Barrier(8)
+
+    def slow() -> Owner:
+        threading.Event().wait(0.01)
+        return Owner()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: (start.wait(), cache.keep(owner, "a", slow))[1], range(8)))
+    assert len(set(found)) == 1
 
 
 def test_what_cannot_be_referenced_weakly_is_refused() -> None:
@@ -350,3 +364,20 @@ def test_clear_starts_reports_anew() -> None:
     assert held.report().calls == 0
     held(X)
     assert held.report().compared == 1
+
+
+def test_clear_reaches_wrappers_that_were_only_asked() -> None:
+    counter = Counter()
+    function = counter.function()
+    lowered, told, held = chunked(function), tx.assert_relocation(reference)(function), tx.vram_resident(function)
+    lowered.lower(X)
+    first = counter.traces
+    assert told.report().calls == 0
+    assert held.resident() == []
+    tx.clear()
+    lowered.lower(X)
+    assert counter.traces == 2 * first
+    told(X)
+    held(X)
+    assert tx.assert_relocation(reference)(function).report().compared == 1
+    assert len(tx.vram_resident(function).resident()) == 1

@@ -176,6 +176,13 @@ def test_integers_that_rounded_floats_decided_may_be_one_off(candidate: list[int
     assert check(exact, np.int32(candidate), AsAccurate(4), exact=exact).ok is ok
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_one_off_is_one_off_for_the_largest_integers_too(dtype: Any) -> None:
+    exact = np.array([2**62], dtype)
+    for off, ok in [(1, True), (2, False), (100, False)]:
+        assert check(exact, exact + dtype(off), AsAccurate(4), exact=exact).ok is ok
+
+
 # ---------------------------------------------------------------- structure, shape, dtype, weak type
 
 

@@ -58,7 +58,6 @@ def parts(z: jax.Array) -> tuple[jax.Array, ...]:
 FLOATS: dict[str, Fn] = {
     "max": lambda x: jnp.maximum(x, x[:, ::-1]),
     "min": lambda x: jnp.minimum(x, x[:, ::-1]),
-    "row max": lambda x: (x.max(1), x.min(1)),
     "argmax": lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 1)),
     "signs": lambda x: (-x, jnp.abs(x), jnp.sign(x), jnp.floor(x), jnp.ceil(x)),
     "round": lambda x: (

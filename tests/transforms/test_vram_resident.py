@@ -421,6 +421,17 @@ def test_the_body_is_one_program_without_transfers() -> None:
         tx.vram_resident(lambda x: np.asarray(x) * 2)(base)
 
 
+def test_copies_while_it_is_traced_are_refused() -> None:
+    """What runs at compile time would be copied again at each compilation, and unseen."""
+
+    def eager(x: Any) -> Any:
+        with jax.ensure_compile_time_eval():
+            return x + jnp.asarray(np.ones(3, np.float32))
+
+    with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+        tx.vram_resident(lambda x: x + eager(1.0))(2.0)
+
+
 @pytest.mark.parametrize(
     "value", [np.int64(2**40), np.array([0, 2**31]), np.array([-(2**31) - 1]), np.array([2**32], np.uint64)]
 )
