@@ -1,0 +1,96 @@
+"""What differs on a GPU, checked there: copies, transfers, the device's peak, and products in lower precision.
+
+    python benchmarks/gpu.py        about a minute; exit status 1 if a check fails, 2 where there is no GPU
+
+Not here: figures of time against peers (`chunking.py`, `dispatch.py`), which run on any backend.
+"""
+
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import erythroxy_tx as tx
+
+ROWS, FEATURES = 65_536, 256
+
+
+def problem() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(ROWS, FEATURES)).astype("f"), rng.normal(size=(FEATURES, 1024)).astype("f") / 16
+
+
+def gram(x, w):
+    h = jnp.tanh(x @ w)
+    return h.T @ h
+
+
+def a_resident_copy_is_the_devices_own() -> str:
+    x, w = problem()
+    f = tx.vram_resident(gram)
+    before = np.asarray(f(x, w))
+    f.evict()
+    x[:] = 0
+    same = np.array_equal(before, np.asarray(tx.vram_resident(gram)(problem()[0], w)))
+    return "" if same else "the result changed with the host array"
+
+
+def a_warm_call_transfers_nothing() -> str:
+    x, w = problem()
+    f = tx.vram_resident(gram)
+    f(x, w)
+    with jax.transfer_guard("disallow"):
+        f(x, w).block_until_ready()
+    return ""
+
+
+def chunks_lower_the_devices_peak() -> str:
+    x, w = map(jnp.asarray, problem())
+    in_chunks = tx.chunked(lax.map, size=1024, in_axes=(0, None), out="sum")(gram)
+    ours, one_shot = tx.measure(in_chunks, x, w), tx.measure(gram, x, w)
+    print(ours, one_shot, sep="\n")
+    return "" if ours.program.temp * 4 < one_shot.program.temp else "temporaries are not a quarter of one-shot's"
+
+
+def the_device_reports_its_peak() -> str:
+    x, w = map(jnp.asarray, problem())
+    return "" if tx.measure(gram, x, w).device_peak_bytes else "no peak is reported"
+
+
+def chunks_are_as_accurate_as_one_shot() -> str:
+    """At the backend's own precision of products, which on a GPU may be TF32."""
+    x, w = problem()
+    exact = np.tanh(x.astype(np.float64) @ w)
+    exact = exact.T @ exact
+    in_chunks = tx.chunked(lax.map, size=1000, in_axes=(0, None), out="sum")(gram)
+    ours, one_shot = (float(np.abs(np.asarray(f(x, w)) - exact).max()) for f in (in_chunks, jax.jit(gram)))
+    slack = 16 * np.finfo(np.float32).eps * np.abs(exact).max()
+    return "" if ours <= 4 * one_shot + slack else f"{ours:.3g} from float64, one-shot {one_shot:.3g}"
+
+
+CHECKS: tuple[Callable[[], str], ...] = (
+    a_resident_copy_is_the_devices_own,
+    a_warm_call_transfers_nothing,
+    chunks_lower_the_devices_peak,
+    the_device_reports_its_peak,
+    chunks_are_as_accurate_as_one_shot,
+)
+
+
+def main() -> int:
+    if jax.default_backend() != "gpu":
+        print(f"there is no GPU here: the backend is {jax.default_backend()}")
+        return 2
+    failed = 0
+    for check in CHECKS:
+        fault = check()
+        failed += bool(fault)
+        print(f"{'FAILED' if fault else 'ok':7}{check.__name__.replace('_', ' ')}{': ' + fault if fault else ''}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
