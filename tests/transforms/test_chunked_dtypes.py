@@ -243,3 +243,18 @@ def test_maxima_of_infinities_and_nan() -> None:
         x = jnp.full((7, 2), fill)
         fn = lambda x: (x.max(0), x.min(0))  # noqa: E731
         assert_same(jax.jit(fn)(x), chunked(fn, ("max", "min"))(x))
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("remat", [True, False])
+def test_a_nan_is_kept_where_chunks_are_differentiated(kind: str, remat: bool, rng: np.random.Generator) -> None:
+    """Their values are stacked then, and XLA:CPU drops NaN from the maximum of 4096 numbers or more."""
+    x = jnp.asarray(rng.choice(np.float32([1.0, 2.0, np.nan]), (64, 128), p=[0.49, 0.49, 0.02]))
+    f = chunked(lambda x: getattr(x, kind)(0), kind, 1, remat=remat)
+    expected = getattr(np.asarray(x), kind)(0)
+    assert 0 < np.isnan(expected).sum() < 128
+    value, pull = jax.vjp(f, x)
+    for found in (f(x), value):
+        np.testing.assert_array_equal(found, expected)
+    to_x = np.asarray(pull(jnp.ones(128))[0])
+    np.testing.assert_allclose(to_x[:, ~np.isnan(expected)].sum(0), 1, rtol=1e-6)
