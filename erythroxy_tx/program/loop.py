@@ -120,9 +120,11 @@ def run_remat(
         by_row = [i for i in live if isinstance(outs[i], Rows)]
         folded = [i for i in live if not isinstance(outs[i], Rows)]
 
+        row_count, shared_count = len(rows), len(shared)  # `pull` is kept, and must keep no tracer
+
         def pull(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
-            chunk, row_cts = row_leaves[: len(rows)], row_leaves[len(rows) :]
-            whole, fold_cts = shared_leaves[: len(shared)], shared_leaves[len(shared) :]
+            chunk, row_cts = row_leaves[:row_count], row_leaves[row_count:]
+            whole, fold_cts = shared_leaves[:shared_count], shared_leaves[shared_count:]
 
             def of_wanted(a: Leaves, b: Leaves) -> Leaves:
                 values = fn(_put(chunk, wanted[0], a), _put(whole, wanted[1], b))
@@ -140,7 +142,7 @@ def run_remat(
             [*(ins[i] for i in wanted[0]), *(SUM for _ in wanted[1])],
             dataclasses.replace(chunks, overlaps=chunks.overlaps and not wanted[1]),
         )
-        nothing: Leaves = [None] * len(rows), [None] * len(shared)  # type: ignore[assignment]
+        nothing: Leaves = [None] * row_count, [None] * shared_count  # type: ignore[assignment]
         return (
             _put(nothing[0], wanted[0], found[: len(wanted[0])]),
             _put(nothing[1], wanted[1], found[len(wanted[0]) :]),
@@ -190,7 +192,9 @@ def hoisted(fn: ChunkFn, cuts: Sequence[Leaves], shared: Leaves) -> tuple[ChunkF
     for cut in cuts:
         closed, outputs = jax.make_jaxpr(fn, return_shape=True)(cut, shared)
         types.append(outputs)
-        programs[_shapes(cut)] = closed, [_slot(constant, tracers) for constant in closed.consts]
+        slots = [_slot(constant, tracers) for constant in closed.consts]
+        kept = [constant if slot is None else None for constant, slot in zip(closed.consts, slots, strict=True)]
+        programs[_shapes(cut)] = closed.replace(consts=kept), slots
 
     def call(row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
         closed, slots = programs[_shapes(row_leaves)]

@@ -202,6 +202,20 @@ def test_values_from_outside_are_differentiated(how: str, out: str, data: tuple)
     assert_same_under(lambda wrap: SHIFTED[how](by(wrap)), lambda fn: fn, wrap, w, shifts)
 
 
+@pytest.mark.parametrize("out", ["rows", "max"])
+def test_no_tracer_is_kept(out: str, data: tuple) -> None:
+    """Derivative rules outlive the trace that made them: they must hold none of its values."""
+    x, w, _ = data
+
+    def number(x: jax.Array, w: jax.Array) -> jax.Array:
+        f = chunked(lambda x: bend(x @ w) if out == "rows" else bend(x @ w).max(0), out)
+        return f(x).sum()
+
+    with jax.checking_leaks():
+        jax.jit(jax.grad(number, (0, 1)))(x, w)
+        jax.grad(lambda w: jax.grad(number)(x, w).sum())(w)
+
+
 @REMAT
 def test_custom_rules_survive(remat: bool, data: tuple) -> None:
     """Rules that are wrong on purpose: only they can give these gradients."""
