@@ -46,3 +46,8 @@ def source_line(eqn: Any) -> str:
 def eval_closed(closed: Any, consts: list[Any], args: list[Any]) -> list[Any]:
     """Evaluate a program's equations on values, keeping derivative rules and names: 0.10.2, 0.12.0."""
     return _core.eval_jaxpr(closed.jaxpr, consts, *args)
+
+
+def convert(value: Any, dtype: Any, *, weak_type: bool) -> Any:
+    """Give a value a dtype and a weak type, which the public conversion cannot set: 0.10.2, 0.12.0."""
+    return jax.lax.convert_element_type_p.bind(value, new_dtype=dtype, weak_type=weak_type, sharding=None)

@@ -9,9 +9,9 @@ import jax.tree_util as jtu
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.contract import weaker
-from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import name_of
-from erythroxy_tx.core.signature import split
+from erythroxy_tx.core.static import declare
+from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 

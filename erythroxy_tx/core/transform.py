@@ -22,14 +22,14 @@ from erythroxy_tx.core import cache
 from erythroxy_tx.core.callables import is_leaf
 from erythroxy_tx.core.callables import opened
 from erythroxy_tx.core.contract import Bitwise
-from erythroxy_tx.core.signature import Static
-from erythroxy_tx.core.signature import declare
-from erythroxy_tx.core.signature import has_static
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import signature_of
-from erythroxy_tx.core.signature import split
-from erythroxy_tx.core.signature import undeclare
+from erythroxy_tx.core.static import Static
+from erythroxy_tx.core.static import declare
+from erythroxy_tx.core.static import has_static
+from erythroxy_tx.core.static import split
+from erythroxy_tx.core.static import undeclare
 from erythroxy_tx.errors import TransformOrderError
 
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
@@ -187,9 +187,10 @@ def _is_same(found: Any, wrapper: Transform) -> bool:
     return isinstance(found, Transform) and bool(found == wrapper)
 
 
-def _with_innermost(wrapper: Transform, fn: Callable[..., Any]) -> Transform:
+def with_innermost(wrapper: Transform, fn: Callable[..., Any]) -> Transform:
+    """The same stack around another function."""
     inner = wrapper.fn
-    return wrapper.around(_with_innermost(inner, fn) if isinstance(inner, Transform) else fn, **wrapper._parameters())
+    return wrapper.around(with_innermost(inner, fn) if isinstance(inner, Transform) else fn, **wrapper._parameters())
 
 
 @functools.cache
@@ -281,7 +282,7 @@ def _of_tree(wrapper: Transform) -> Callable[..., Any]:
 
     def staged(args: tuple, kwargs: dict[str, Any]) -> tuple[Any, ...]:
         form = opened(function)  # at each call: an object's attributes may have changed
-        whole = wrapper if form is function else _with_innermost(wrapper, form)
+        whole = wrapper if form is function else with_innermost(wrapper, form)
         static, dynamic = split((whole, *declare(function, names, args, kwargs)), label)
         return static, *dynamic
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.chunks import Chunks
@@ -45,6 +46,12 @@ _OVER_STACK: dict[str, Callable[[Any], Any]] = {
 KINDS = ("rows", *FOLDS)
 
 Runner = Callable[..., Leaves]  # `run` or `run_remat`
+
+
+def check_one_chunk(call: RowCall, kinds: Sequence[str]) -> None:
+    """Refuse outputs that cannot be what they are declared to be, where one chunk holds all rows."""
+    for (path, whole), kind in zip(jtu.tree_flatten_with_path(call.result)[0], kinds, strict=True):
+        _check(call.label, "result" + jtu.keystr(path), kind, whole, call.length, whole, call.length)
 
 
 def run_declared(call: RowCall, kinds: Sequence[str], chunks: Chunks, remat: bool) -> Any:
@@ -81,7 +88,6 @@ class _Combination:
             kind in _OVER_STACK and jnp.issubdtype(out.dtype, jnp.inexact)
             for kind, out in zip(kinds, whole, strict=True)
         ]
-        self.key_impls: dict[int, Any] = {}
 
     def run(self, rows: Leaves, shared: Leaves, remat: bool) -> Leaves:
         if remat and any(self.stacked):
@@ -91,8 +97,8 @@ class _Combination:
         else:
             found = self._fold(run_remat if remat else run, rows, shared)
         return [
-            jax.random.wrap_key_data(x, impl=self.key_impls[i]) if i in self.key_impls else _like(x, out)
-            for i, (x, out) in enumerate(zip(found, self.whole, strict=True))
+            x if _is_key(x) else _compat.convert(x, out.dtype, weak_type=out.weak_type)
+            for x, out in zip(found, self.whole, strict=True)
         ]
 
     def _values(self, row_leaves: Leaves, shared_leaves: Leaves) -> Leaves:
@@ -102,8 +108,6 @@ class _Combination:
         for i, (kind, value) in enumerate(zip(self.kinds, values, strict=True)):
             if kind == "mean":
                 values[i] = _scaled(value.astype(wide(value.dtype)), share)
-            elif _is_key(value):  # keys travel as their data: a buffer of keys cannot be made of zeros
-                self.key_impls[i], values[i] = jax.random.key_impl(value), jax.random.key_data(value)
         return values
 
     def _fold(self, runner: Runner, rows: Leaves, shared: Leaves) -> Leaves:
@@ -153,12 +157,6 @@ def _cut_types(rows: Leaves, axes: Sequence[int], size: int) -> Leaves:
 
 def _is_key(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def _like(value: Any, out: Any) -> Any:
-    """Give a combined value the dtype and weak type of the one-shot result."""
-    # The public conversion cannot make a weak type. 0.10.2, 0.12.0.
-    return lax.convert_element_type_p.bind(value, new_dtype=out.dtype, weak_type=out.weak_type, sharding=None)
 
 
 def _check(label: str, what: str, kind: str, whole: Any, rows: int, part: Any, length: int) -> None:

@@ -108,7 +108,7 @@ def run_remat(
     def forward(rows: Leaves, shared: Leaves) -> tuple[Leaves, Any]:
         perturbed = [[x.perturbed for x in leaves] for leaves in (rows, shared)]
         rows, shared = [x.value for x in rows], [x.value for x in shared]
-        return loop(rows, shared), (rows, shared, *map(_Flags, perturbed))
+        return loop(rows, shared), (rows, shared, *(_Flags(tuple(flags)) for flags in perturbed))
 
     def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
         rows, shared, rows_flags, shared_flags = saved
@@ -142,11 +142,8 @@ def run_remat(
             [*(ins[i] for i in wanted[0]), *(SUM for _ in wanted[1])],
             dataclasses.replace(chunks, overlaps=chunks.overlaps and not wanted[1]),
         )
-        nothing: Leaves = [None] * row_count, [None] * shared_count  # type: ignore[assignment]
-        return (
-            _put(nothing[0], wanted[0], found[: len(wanted[0])]),
-            _put(nothing[1], wanted[1], found[len(wanted[0]) :]),
-        )
+        of_rows, of_shared = found[: len(wanted[0])], found[len(wanted[0]) :]
+        return _put([None] * row_count, wanted[0], of_rows), _put([None] * shared_count, wanted[1], of_shared)
 
     loop.defvjp(forward, backward, symbolic_zeros=True)
     return loop(rows, shared)
@@ -157,10 +154,7 @@ def run_remat(
 class _Flags:
     """Which leaves are differentiated, carried from the forward rule to the backward one."""
 
-    on: Any
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "on", tuple(self.on))
+    on: tuple[bool, ...]
 
 
 def _is_zero(cotangent: Any) -> bool:

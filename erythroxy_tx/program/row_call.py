@@ -16,8 +16,8 @@ from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.signature import split
 from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.core.static import split
 
 
 class RowCall:

@@ -16,15 +16,16 @@ from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.prefix import Prefix
-from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.program.combine import KINDS
+from erythroxy_tx.program.combine import check_one_chunk
 from erythroxy_tx.program.combine import run_declared
 from erythroxy_tx.program.cost import largest_fitting
 from erythroxy_tx.program.exact import exact_outputs
@@ -175,7 +176,11 @@ class Chunked(Transform):
         )
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
-        return call.whole() if plan.one else run_declared(call, self._kinds(call), plan, self.remat)
+        kinds = self._kinds(call)
+        if plan.one:
+            check_one_chunk(call, kinds)
+            return call.whole()
+        return run_declared(call, kinds, plan, self.remat)
 
     def _kinds(self, call: RowCall) -> list[str]:
         result = tuple(call.result) if type(call.result) is list else call.result  # a list in `out` became a tuple

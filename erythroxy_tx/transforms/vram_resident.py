@@ -19,16 +19,14 @@ from erythroxy_tx.core.callables import opened
 from erythroxy_tx.core.captured import captured_arrays
 from erythroxy_tx.core.residency import Residency
 from erythroxy_tx.core.residency import Resident
-from erythroxy_tx.core.signature import Declared
-from erythroxy_tx.core.signature import declare
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.signature import split
+from erythroxy_tx.core.static import declare
+from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
-from erythroxy_tx.core.transform import _of_tree
-from erythroxy_tx.core.transform import _with_innermost
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.transform import with_innermost
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import BudgetError
@@ -116,7 +114,7 @@ class VramResident(Transform):
         return self._residency.entries()
 
     def evict(self, *arrays: np.ndarray) -> None:
-        """Drop the copies of these host arrays, or of all. The host arrays become writable again."""
+        """Drop the copies of these host arrays, or of all. An array is writable again when no function holds it."""
         self._residency.evict(arrays)
 
     def replace(self, old: np.ndarray, new: np.ndarray) -> None:
@@ -154,9 +152,8 @@ class VramResident(Transform):
             names = lambda: _names(function, *marked)  # noqa: E731
             if device is not None:
                 _check_device(residency.label, leaves, names(), device)
-            form, marked = jtu.tree_unflatten(structure, residency.place(leaves, names))
-            args, kwargs = _undeclared(marked) if static_names else marked
-            call = _of_tree(_with_innermost(self, form)) if has_own_leaves else program
+            form, (args, kwargs) = jtu.tree_unflatten(structure, residency.place(leaves, names))
+            call = with_innermost(self, form).program if has_own_leaves else program
             try:
                 return call(*args, **kwargs)
             except BaseException:
@@ -201,10 +198,6 @@ def _names(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
     """What to call each leaf of the function itself, such as a method's attributes, and of its arguments."""
     own = [name_of(function) + jtu.keystr(path) for path, _ in jtu.tree_flatten_with_path(opened(function))[0]]
     return own + [name for name, _ in named_leaves(function, args, kwargs)]
-
-
-def _undeclared(tree: Any) -> Any:
-    return jtu.tree_map(lambda leaf: leaf.value if isinstance(leaf, Declared) else leaf, tree)
 
 
 def _check_device(label: str, leaves: list[Any], names: list[str], device: Any) -> None:

@@ -23,18 +23,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erythroxy_tx.core.signature import Declared
-from erythroxy_tx.core.signature import declare
-from erythroxy_tx.core.signature import has_static
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import positional_names
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import signature_of
-from erythroxy_tx.core.signature import split
 from erythroxy_tx.core.signature import struct_of
-from erythroxy_tx.core.signature import undeclare
+from erythroxy_tx.core.static import Declared
+from erythroxy_tx.core.static import declare
+from erythroxy_tx.core.static import has_static
+from erythroxy_tx.core.static import split
+from erythroxy_tx.core.static import undeclare
 from erythroxy_tx.errors import StaticArgumentError
 
 
