@@ -2,14 +2,17 @@
 that a new release is read here and nowhere else.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax._src import compilation_cache as _compilation_cache
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info_util
 from jax._src.array import ArrayImpl as ArrayImpl  # 0.10.2, 0.12.0: the type of every concrete array
+from jax.extend.core import ClosedJaxpr as _ClosedJaxpr  # 0.10.2, 0.12.0
 from jax.extend.core import Literal as Literal  # 0.10.2, 0.12.0
 from jax.extend.core import jaxpr_as_fun as jaxpr_as_fun  # 0.10.2, 0.12.0
 from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.12.0
@@ -18,6 +21,21 @@ from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.1
 outside_trace: Callable[[], bool] = _core.trace_state_clean
 current_trace = _core.trace_state_strong_ref  # `.value is eager_trace`: as `outside_trace`, six times as fast
 eager_trace = _core.eval_trace
+
+
+@contextlib.contextmanager
+def without_compilation_cache() -> Iterator[None]:
+    """Compile everything anew: whether the cache on disk is used is looked up once a process. 0.10.2, 0.12.0."""
+    if not jax.config.jax_enable_compilation_cache:
+        yield
+        return
+    jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003
+    _compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)  # noqa: FBT003
+        _compilation_cache.reset_cache()
 
 
 def sub_jaxprs(eqn: Any) -> Iterator[Any]:
@@ -51,3 +69,29 @@ def eval_closed(closed: Any, consts: list[Any], args: list[Any]) -> list[Any]:
 def convert(value: Any, dtype: Any, *, weak_type: bool) -> Any:
     """Give a value a dtype and a weak type, which the public conversion cannot set: 0.10.2, 0.12.0."""
     return jax.lax.convert_element_type_p.bind(value, new_dtype=dtype, weak_type=weak_type, sharding=None)
+
+
+def closed(jaxpr: Any) -> Any:
+    """A program with its constants, which that of a rematerialised body comes without: 0.10.2, 0.12.0."""
+    return jaxpr if hasattr(jaxpr, "jaxpr") else _ClosedJaxpr(jaxpr, ())
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's inputs are constants and how many are carried: by number in 0.10.2, by `ft_in` in 0.12.0."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = (len(group) for group in eqn.params["ft_in"].unpack())
+    return consts, carry
+
+
+def bind(primitive: Any, args: list[Any], params: dict[str, Any]) -> list[Any]:
+    """One equation on other values: 0.10.2, 0.12.0."""
+    found = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(found) if primitive.multiple_results else [found]
+
+
+def expanded(eqn: Any, args: list[Any]) -> list[Any] | None:
+    """What an equation that stands for a whole function (`searchsorted`) gives, or None for any other: 0.12.0."""
+    if eqn.primitive.name != "call_hi_primitive":
+        return None
+    return jax.tree.leaves(eqn.params["_prim"].expand(*args))

@@ -46,27 +46,38 @@ class Close(Contract):
 
 @dataclasses.dataclass(frozen=True)
 class AsAccurate(Contract):
-    """For each leaf: `max |candidate - exact| <= k * max |reference - exact| + units * eps * max |exact|`,
-    where `exact` is the same function in float64 and eps the rounding unit of the leaf's dtype.
+    """For each leaf: `max |candidate - exact| <= k * max(|reference - exact|, |nearby - exact|) + units * eps *
+    max |exact|`, where `exact` is the same program in float64, `nearby` the same at inputs that are moved by one
+    rounding unit, and eps the rounding unit of the leaf's dtype.
 
     The promise for sums in another order that then run through a solve, a division or a cancellation,
-    where no bound from lengths alone holds. For integers, which rounded floats decided, the slack is 1; for
-    bools the errors are the numbers of wrong ones, and the slack is one in a thousand.
+    where no bound from lengths alone holds. How far nearby inputs move the result says what it is worth: the
+    reference may be exact by luck. For integers, which rounded floats decided, the slack is 1; for bools the errors
+    are the numbers of wrong ones, and the slack is one in a thousand. Where a result is not finite in the narrower
+    dtype alone, float64 decides.
 
     **Arguments:**
 
     - `k`: a finite number >= 1.
+    - `units`: rounding units of slack.
+    - `ties`: whether it holds where values tie, and where a maximum is NaN. Where one is reached twice, JAX shares its
+        derivative equally; a maximum of the maxima of chunks shares it among the chunks first.
 
     >>> AsAccurate(2)
     AsAccurate(k=2)
     """
 
     k: float
-
-    units = 16  # rounding units of slack: the reference may be exact by luck
+    units: float = dataclasses.field(default=16, kw_only=True)
+    ties: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_number("AsAccurate", "k", self.k, 1.0)
+        _check_number("AsAccurate", "units", self.units, 0.0)
+
+    def __repr__(self) -> str:
+        told = f"k={self.k}" + f", units={self.units}" * (self.units != 16) + ", ties=False" * (not self.ties)
+        return f"AsAccurate({told})"
 
 
 def weaker(first: Contract, second: Contract) -> Contract:
@@ -88,7 +99,9 @@ def _weaker_values(first: Contract, second: Contract) -> Contract:
         case Close(), Close():
             return Close(first.rtol + second.rtol)
         case AsAccurate(), AsAccurate():
-            return AsAccurate(first.k * second.k)
+            return dataclasses.replace(
+                first, k=first.k * second.k, units=max(first.units, second.units), ties=first.ties and second.ties
+            )
         case AsAccurate(), _:
             return first
     return second

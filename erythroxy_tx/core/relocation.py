@@ -46,17 +46,19 @@ def compare_relocated(reference: Any, candidate: Any, rtol: float, atol: float) 
     """Compare under `max |candidate - reference| <= atol + rtol * max |reference|` for each leaf; integers and
     bools must be equal.
     """
-    reference, candidate = _as_tuples(reference), _as_tuples(candidate)
+    reference, candidate = as_tuples(reference), as_tuples(candidate)
     names = ("numpy", "relocated")
     return compare(reference, candidate, Close(rtol), names=names, dtype_fault=dtype_fault, atol=atol)
 
 
-def _as_tuples(tree: Any) -> Any:
-    """numpy and JAX name some results differently (`EighResult`, lists): what counts is the nesting and the order."""
+def as_tuples(tree: Any) -> Any:
+    """A result with its lists and named tuples as tuples. numpy and JAX name some differently (`EighResult`): what
+    counts is the nesting and the order.
+    """
     if isinstance(tree, (list, tuple)):
-        return tuple(map(_as_tuples, tree))
+        return tuple(map(as_tuples, tree))
     if isinstance(tree, dict):
-        return {key: _as_tuples(value) for key, value in tree.items()}
+        return {key: as_tuples(value) for key, value in tree.items()}
     return tree
 
 

@@ -2,6 +2,7 @@
 Not here: the loop and the ways that chunks come together (`program/`).
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -210,13 +211,12 @@ class Chunked(Transform):
         return self._cut(call, size, total)
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        call = self._call(args, kwargs)
-        if self._plan(call).one:
-            return Bitwise()
-        loose = AsAccurate(4)
-        return call.unflatten(
-            [
-                Bitwise(gradients=loose) if exact and (kind == "rows" or integral) else loose
-                for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True)
-            ]
-        )
+        call, loose = self._call(args, kwargs), AsAccurate(4)
+        if self._plan(call).one:  # the cotangents of a value that is used twice may be added in another order
+            return Bitwise(gradients=loose)
+        promises = []
+        for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True):
+            gradients = AsAccurate(4, ties=False) if kind in ("max", "min") else loose
+            values = Bitwise() if exact and (kind == "rows" or integral) else loose
+            promises.append(dataclasses.replace(values, gradients=gradients))
+        return call.unflatten(promises)

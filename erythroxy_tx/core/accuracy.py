@@ -1,0 +1,123 @@
+"""The promise `AsAccurate`: what float64 says of two results in a narrower dtype. Not here: how the float64 results
+are made.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from erythroxy_tx.core.contract import AsAccurate
+from erythroxy_tx.core.numeric import LeafReport
+from erythroxy_tx.core.numeric import Pair
+from erythroxy_tx.core.numeric import finite
+from erythroxy_tx.core.numeric import first
+from erythroxy_tx.core.numeric import measured
+from erythroxy_tx.core.numeric import most
+from erythroxy_tx.core.numeric import moved
+from erythroxy_tx.core.numeric import parts
+
+_VAGUE = 0.1  # an allowance beyond this share of the largest magnitude tells nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """A result in float64, with what else is known of it: pytrees like the result, or one leaf of each.
+
+    - `values`: the result on the same inputs.
+    - `nearby`: the results where every float input is moved by one rounding unit. How far they are from `values` is
+      how well the inputs determine the result.
+    - `candidate`: computes the candidate's result in float64, for what overflows on the way in a narrower dtype.
+    - `determined`: whether the inputs determine the result at all.
+    """
+
+    values: Any
+    nearby: Sequence[Any] = ()
+    candidate: Callable[[], Any] | None = None
+    determined: bool = True
+
+    def leaves(self) -> "list[Exact]":
+        """One `Exact` for each leaf."""
+        nearby: list[list[Any]] = [jtu.tree_leaves(tree) for tree in self.nearby]
+        return [
+            Exact(leaf, [leaves[i] for leaves in nearby], self.candidate and self._candidate_leaf(i), self.determined)
+            for i, leaf in enumerate(jtu.tree_leaves(self.values))
+        ]
+
+    def _candidate_leaf(self, i: int) -> Callable[[], Any]:
+        return lambda: jtu.tree_leaves(self.candidate and self.candidate())[i]
+
+
+def held_to_exact(pair: Pair, contract: AsAccurate, exact: Exact) -> LeafReport:
+    """Hold the second of two leaves to `AsAccurate`.
+
+    Where a result in float64 is finite for some inputs nearby and not for others, it is not determined, and nothing
+    is asked. Where one of the two alone is not finite, it overflowed on the way, or it is wrong: the candidate's own
+    float64 result tells which.
+    """
+    a, b = pair.wide()
+    known = np.asarray(exact.values).astype(a.dtype)
+    nearby = [np.asarray(one).astype(a.dtype) for one in exact.nearby]
+    settled = np.full(a.shape, exact.determined)
+    for one in nearby:
+        settled &= ~moved(one, known)
+    faults: list[str] = []
+    if pair.inexact:
+        off = settled & moved(a, b) & moved(_rounded(known, pair.a.dtype), b)
+        narrower = pair.a.dtype != pair.b.dtype  # then it is the dtype that overflows, which the reference's does not
+        if off.any() and (narrower or not _overflowed(contract, known, nearby, settled, exact, pair.b.dtype)):
+            faults = [str(first(off, a, b, pair.names, "NaN or infinity in other places"))]
+    settled &= np.isfinite(a) & np.isfinite(b)
+    for x, y in zip(parts(known), parts(a), strict=True):  # no number in float64: the reference is what there is
+        x[~np.isfinite(x)] = y[~np.isfinite(x)]
+    a, b, known = (np.where(settled, values, 0) for values in (a, b, known))
+    error, own, slack = most(b - known), most(a - known), _slack(contract, known, pair.b.dtype)
+    if pair.b.dtype == np.bool_:
+        error, own = (float(np.count_nonzero(values != known)) for values in (b, a))
+    spread = _spread(known, nearby, settled, pair.b.dtype)
+    allowed = contract.k * max(own, spread) + slack
+    told = f"allowed {allowed:.3g} from float64 = {contract.k:g} × {max(own, spread):.3g} + {slack:.3g}"
+    size = float(a.size) if pair.b.dtype == np.bool_ else most(known)
+    decided = bool(settled.any()) and allowed <= max(_VAGUE * size, 2 * slack)
+    return measured(pair, *finite(a, b), faults, lambda _: (allowed, told), error, decided=decided)
+
+
+def _rounded(known: np.ndarray, dtype: Any) -> np.ndarray:
+    """The float64 result as it is in the narrower dtype, where it may be infinite."""
+    return np.asarray(known.astype(dtype).astype(known.dtype))
+
+
+def _slack(contract: AsAccurate, known: np.ndarray, dtype: Any) -> float:
+    if dtype == np.bool_:
+        return float(known.size // 1000)
+    if jnp.issubdtype(dtype, np.inexact):
+        info = jnp.finfo(dtype)
+        return contract.units * float(info.eps) * most(known) + float(info.tiny)  # subnormals are flushed
+    return 1.0  # an integer that a rounded float decided
+
+
+def _spread(known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray, dtype: Any) -> float:
+    """How far inputs one rounding unit away move the result."""
+    apart = [np.where(settled & np.isfinite(one), one - known, 0) for one in nearby]
+    if dtype == np.bool_:
+        return float(max((np.count_nonzero(one) for one in apart), default=0))
+    return max(map(most, apart), default=0.0)
+
+
+def _overflowed(
+    contract: AsAccurate, known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray, exact: Exact, dtype: Any
+) -> bool:
+    """Whether the candidate is right in float64, where nothing overflows."""
+    if exact.candidate is None:
+        return False
+    found = np.asarray(exact.candidate()).astype(known.dtype)
+    if (settled & moved(known, found)).any():
+        return False
+    settled = settled & np.isfinite(known)
+    known = np.where(settled, known, 0)
+    allowed = contract.k * _spread(known, nearby, settled, dtype) + _slack(contract, known, dtype)
+    return most(np.where(settled, found, 0) - known) <= allowed
