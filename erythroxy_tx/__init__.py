@@ -7,6 +7,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | keep inputs and results on the device | `vram_resident` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
+| search for a counterexample | `testing.prove`, `testing.prove_relocation` |
 | look at a stack | `stack`, `unwrap`, `contract`; `Bitwise`, `Close`, `AsAccurate` |
 | forget what was compiled and uploaded | `clear` |
 
@@ -77,6 +78,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # its own names are as lazy, and it needs what only tests have installed
+        return importlib.import_module("erythroxy_tx.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'erythroxy_tx' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"erythroxy_tx.{_HOME[name]}"), name)

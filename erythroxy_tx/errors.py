@@ -13,12 +13,20 @@ class ContractError(ErythroxyError, AssertionError):
     """A result does not meet the contract that was stated for it."""
 
 
-class RelocationError(ContractError):
-    """A relocated function does not compute what its reference computes."""
-
-
 class IdentityError(ContractError):
-    """A transformed function does not compute what the original computes."""
+    """A transformed function does not compute what the original computes.
+
+    `counterexample` holds the arguments for which it does not, `way` how it was called, and `examples` how many
+    inputs it took to find one.
+    """
+
+    counterexample: tuple = ()
+    way: str = ""
+    examples: int = 0
+
+
+class RelocationError(IdentityError):
+    """A relocated function does not compute what its reference computes."""
 
 
 class RetraceError(ErythroxyError, AssertionError):

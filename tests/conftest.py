@@ -20,14 +20,7 @@ import jax
 import numpy as np
 import pytest
 
-hypothesis.settings.register_profile(
-    "erythroxy_tx",
-    deadline=None,  # the first example compiles
-    derandomize=True,
-    database=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # likewise, and it reads the clock
-)
-hypothesis.settings.load_profile("erythroxy_tx")
+hypothesis.settings.load_profile("erythroxy_fast")  # unless --erythroxy-profile says otherwise
 
 
 @pytest.fixture

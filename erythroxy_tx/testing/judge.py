@@ -1,0 +1,258 @@
+"""Whether a candidate computes what its reference computes, on one input and in one way of calling: the values, the
+derivatives, and what is raised. Not here: which inputs (`proof.py`), nor the ways (`ways.py`).
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from erythroxy_tx.core.accuracy import Exact
+from erythroxy_tx.core.compare import Comparison
+from erythroxy_tx.core.compare import compare
+from erythroxy_tx.core.contract import AsAccurate
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import Close
+from erythroxy_tx.core.contract import Contract
+from erythroxy_tx.core.numeric import LeafReport
+from erythroxy_tx.core.stack import contract as contract_of
+from erythroxy_tx.core.stack import stack
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.transform import with_innermost
+from erythroxy_tx.program.float64 import widened
+from erythroxy_tx.testing.attempt import Findings
+from erythroxy_tx.testing.attempt import refused
+from erythroxy_tx.testing.called import Example
+from erythroxy_tx.testing.called import Fn
+from erythroxy_tx.testing.called import Program
+from erythroxy_tx.testing.nearby import nearby
+from erythroxy_tx.testing.ways import WAYS
+from erythroxy_tx.testing.ways import Way
+from erythroxy_tx.testing.ways import is_smooth
+
+
+class Judge:
+    """A reference and a candidate, held to a contract.
+
+    - `contract`: one for every output, or None for what the candidate's stack promises.
+    - `programs`: what was compiled for other judges, of which the same references are taken.
+    """
+
+    def __init__(self, reference: Fn, candidate: Fn, contract: Any = None, programs: dict[Any, Program] | None = None):
+        self.reference, self.candidate, self.contract = reference, candidate, contract
+        self._programs = {} if programs is None else programs
+        self._contracts: dict[Any, Any] = {}
+        self._placed: dict[Any, Fn] = {}
+
+    def direct(self, way_name: str) -> Fn | None:
+        """The candidate as its user calls it, compiled; None where that is a plain function."""
+        return self.placed(self.candidate, way_name, _compiled) if isinstance(self.candidate, Transform) else None
+
+    @functools.cached_property
+    def traceable(self) -> Fn | None:
+        """What of the candidate works inside a trace, or None where that is the reference itself."""
+        found = self.candidate
+        for transform in stack(self.candidate):
+            if not transform.traceable:
+                found = transform.fn
+        return None if found is self.reference else found
+
+    def example(self, args: tuple) -> Example:
+        """Divide an input into its parts."""
+        names = [name for transform in stack(self.candidate) for name in transform._static_names()]
+        return Example.of(self.reference, names, args)
+
+    def findings(self, way_name: str, args: tuple, *, gradients: bool) -> Findings:
+        """What is wrong on one input.
+
+        **Raises:** `RefusedByBothError` where the reference and the candidate raise; what the candidate raises alone.
+        """
+        example, way = self.example(args), WAYS[way_name]
+        gradients = gradients and way.gradients and any(map(is_smooth, example.leaves))
+        held = _Held(self, way_name, way, example, gradients=gradients)
+        try:
+            expected = held.expected(example.inputs(way))
+        except Exception as refusal:  # noqa: BLE001  # whatever the reference raises
+            return refused(refusal, held.calls())
+        return Findings(list(held.run(expected)), held.reports)
+
+    def program(self, role: str, way_name: str, example: Example, *, gradients: bool) -> Program:
+        """The program of the reference or of what of the candidate can be traced, kept for the next example."""
+        way, fn = WAYS[way_name], self.reference
+        if role == "candidate":
+            fn = self.placed(self.traceable, way_name)
+        key = id(fn), way.build, example.static, example.first, gradients
+        if key not in self._programs:
+            self._programs[key] = Program(fn, way, example, gradients=gradients)
+        return self._programs[key]
+
+    def placed(self, fn: Any, way_name: str, then: Callable[[Any], Fn] = lambda fn: fn) -> Fn:
+        """The candidate, or a part of it, where a way of calling puts it: always in the same place."""
+        key = id(fn), way_name, then
+        if key not in self._placed:
+            place = WAYS[way_name].place or (lambda fn: fn)
+            placed = place(fn)
+            self._placed[key] = then(placed) if isinstance(placed, Transform) else place(then(fn))
+        return self._placed[key]
+
+    def promise(self, example: Example) -> Any:
+        """The contract for an input."""
+        if self.contract is not None:
+            return self.contract
+        key = example.static, tuple(map(jax.typeof, example.leaves))
+        if key not in self._contracts:
+            self._contracts[key] = contract_of(self.candidate, *example.args)
+        return self._contracts[key]
+
+
+class _Held:
+    """One example in one way of calling."""
+
+    def __init__(self, judge: Judge, way_name: str, way: Way, example: Example, *, gradients: bool):
+        self.judge, self.way, self.example, self.gradients = judge, way, example, gradients
+        self.reference = judge.program("reference", way_name, example, gradients=gradients)
+        self.candidate = self.direct = None
+        if way.traced and judge.traceable is not None:
+            self.candidate = judge.program("candidate", way_name, example, gradients=gradients)
+        if way.direct:
+            self.direct = judge.direct(way_name)
+        self.reports: list[tuple[str, LeafReport]] = []
+
+    @functools.cached_property
+    def cotangents(self) -> tuple:
+        return self.reference.cotangents(self.example.inputs(self.way)) if self.gradients else ()
+
+    def expected(self, leaves: tuple) -> Any:
+        return self.reference.compiled(leaves, self.cotangents)
+
+    def calls(self) -> list[Callable[[], Any]]:
+        """Every call of the candidate on this example."""
+        found: list[Callable[[], Any]] = []
+        if self.direct is not None:
+            found.append(lambda: self.direct and self.direct(*self.example.args))
+        if self.candidate is not None:
+            inputs = self.example.inputs(self.way)
+            found.append(lambda: self.candidate and self.candidate.compiled(inputs, self.cotangents))
+        return found
+
+    def run(self, expected: Any) -> Iterator[str]:
+        """The faults of each call, none where it is right."""
+        if self.direct is not None:
+            yield from self._called(expected)
+        if self.candidate is not None:
+            inputs = self.example.inputs(self.way)
+            if self.gradients and self.candidate.structs(inputs) != self.reference.structs(inputs):
+                values = jax.jit(self.candidate.values)(*inputs)  # whose derivatives take other cotangents
+                yield from self._compared("", inputs, (expected[0], {}), (values, {}))
+                return
+            yield from self._compared("", inputs, expected, self.candidate.compiled(inputs, self.cotangents))
+
+    def _called(self, expected: Any) -> Iterator[str]:
+        """Call the candidate on host arrays, and again after they were changed in place."""
+        example = self.example
+        copies = [x.copy() if isinstance(x, np.ndarray) else x for x in example.leaves]
+        yield from self._compared("", example.leaves, expected, self._on_host(copies))
+        for i, (copy, value) in enumerate(zip(copies, example.leaves, strict=True)):
+            if isinstance(copy, np.ndarray) and copy.tobytes() != value.tobytes():
+                yield f"the call changed its argument {self._name(i)} in place"
+        for i, value in enumerate(example.twin):
+            if isinstance(copies[i], np.ndarray) and copies[i].flags.writeable:
+                copies[i][...] = value
+            else:
+                copies[i] = value.copy() if isinstance(value, np.ndarray) else value
+        again = self._on_host(copies)
+        yield from self._compared("after the inputs were changed, ", example.twin, self.expected(example.twin), again)
+
+    def _on_host(self, leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        assert self.direct is not None
+        return [self.direct(*self.example.static.merge(tuple(leaves))[0])], {}
+
+    def _compared(self, when: str, leaves: tuple, expected: Any, found: Any) -> Iterator[str]:
+        of_values = self.judge.promise(self.example)
+        of_gradients = _loosest(_contracts(of_values))
+        exacts = _Exacts(self, leaves)
+        for i, (reference, candidate) in enumerate(zip(expected[0], found[0], strict=True)):
+            exact = exacts.of(of_values, lambda run, i=i: run[0][i])  # type: ignore[misc]
+            told = f"{when}the result" + ", with only the first argument batched" * (i > 0)
+            yield from self._told(told, compare(reference, candidate, of_values, exact=exact))
+        for key, reference in expected[1].items():
+            exact = exacts.of(of_gradients, lambda run, key=key: run[1][key])  # type: ignore[misc]
+            told = f"the gradient with respect to {self._name(int(key))}"
+            yield from self._told(told, compare(reference, found[1][key], of_gradients, exact=exact))
+
+    def _name(self, i: int) -> str:
+        names = self.example.names
+        return names[i % len(names)] + ", of the second input" * (i >= len(names))
+
+    def _told(self, what: str, outcome: Comparison) -> Iterator[str]:
+        self.reports += [(f"{what}{leaf.path}", leaf) for leaf in outcome.leaves]
+        yield from (f"{what}{leaf.path}: {'; '.join(leaf.faults)}" for leaf in outcome.leaves if leaf.faults)
+
+
+class _Exacts:
+    """The results in float64 for one input, made when a contract asks for them."""
+
+    def __init__(self, held: _Held, leaves: tuple):
+        self.held, self.leaves = held, leaves
+        self._nearby: dict[bool, list[Any]] = {}
+
+    def _run(self, program: Program, leaves: tuple, cotangents: tuple) -> Any:
+        return program.in_float64((self.leaves, self.cotangents), (leaves, cotangents))
+
+    @property
+    def cotangents(self) -> tuple:
+        return self.held.cotangents
+
+    @functools.cached_property
+    def exact(self) -> Any:
+        return self._run(self.held.reference, widened(self.leaves), widened(self.cotangents))
+
+    @functools.cached_property
+    def candidate(self) -> Any:
+        assert self.held.candidate is not None
+        return self._run(self.held.candidate, widened(self.leaves), widened(self.cotangents))
+
+    def nearby(self, *, ties: bool) -> list[Any]:
+        if ties not in self._nearby:
+            inputs, count = (*self.leaves, *self.cotangents), len(self.leaves)
+            moved = nearby(inputs, widened(inputs), ties=ties)
+            self._nearby[ties] = [self._run(self.held.reference, one[:count], one[count:]) for one in moved]
+        return self._nearby[ties]
+
+    def of(self, contract: Any, pick: Callable[[Any], Any]) -> Exact | None:
+        """What is known of one part of the results, where a contract asks for it."""
+        promises = [one for one in _contracts(contract) if isinstance(one, AsAccurate)]
+        if not promises:
+            return None
+        ties = all(one.ties for one in promises)
+        candidate = None if self.held.candidate is None else lambda: pick(self.candidate)
+        determined = ties or not any(np.isnan(x).any() for x in jtu.tree_leaves(self.exact[0]) if is_smooth(x))
+        return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, determined)
+
+
+def _compiled(fn: Any) -> Fn:
+    """A decorated function whose program is compiled: around `jax.jit` where no transform compiles it."""
+    if not isinstance(fn, Transform) or any(transform.compiles for transform in stack(fn)):
+        return fn
+    return with_innermost(fn, jax.jit(unwrapped(fn)))
+
+
+def _contracts(tree: Any) -> list[Contract]:
+    return jtu.tree_leaves(tree, is_leaf=lambda one: isinstance(one, Contract))
+
+
+def _loosest(contracts: list[Contract]) -> Contract:
+    """The promise of a derivative, to which every output may add."""
+    given = [one.gradients or one for one in contracts]
+    if accuracies := [one for one in given if isinstance(one, AsAccurate)]:
+        return functools.reduce(
+            lambda a, b: AsAccurate(max(a.k, b.k), units=max(a.units, b.units), ties=a.ties and b.ties), accuracies
+        )
+    if tolerances := [one for one in given if isinstance(one, Close)]:
+        return max(tolerances, key=lambda one: one.rtol)
+    return Bitwise()

@@ -1,0 +1,166 @@
+"""`prove_relocation`: search for an input on which a port does not compute what its numpy original computes."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from hypothesis.strategies import SearchStrategy
+
+from erythroxy_tx.core.accuracy import Exact
+from erythroxy_tx.core.compare import compare
+from erythroxy_tx.core.compare import host_array
+from erythroxy_tx.core.contract import AsAccurate
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import Close
+from erythroxy_tx.core.contract import Contract
+from erythroxy_tx.core.relocation import as_tuples
+from erythroxy_tx.core.relocation import dtype_fault
+from erythroxy_tx.core.relocation import ties
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.errors import RelocationError
+from erythroxy_tx.program.float64 import widened
+from erythroxy_tx.program.terms import longest_sum
+from erythroxy_tx.testing.attempt import Attempt
+from erythroxy_tx.testing.attempt import Findings
+from erythroxy_tx.testing.attempt import refused
+from erythroxy_tx.testing.judge import Judge
+from erythroxy_tx.testing.nearby import nearby
+from erythroxy_tx.testing.proof import Proof
+from erythroxy_tx.testing.proof import check_arguments
+from erythroxy_tx.testing.reproduce import in_code
+from erythroxy_tx.testing.reproduce import script
+
+
+def prove_relocation(
+    fn: Callable[..., Any],
+    numpy_ref: Callable[..., Any],
+    inputs: SearchStrategy[Any],
+    *,
+    contract: Any,
+    max_examples: int | None = None,
+    seed: int | None = None,
+) -> Proof:
+    """Search for an input on which a port does not compute what its numpy original computes, and shrink it.
+
+    With `Bitwise()` every bit and every dtype must be the same. Otherwise float64 may become float32, and the
+    tolerance grows with what float32 can do for the `L` terms of the port's longest sum: with `Close(rtol)`,
+    `max |port - numpy| <= (rtol + 4 √L eps) * max |numpy|`; with `AsAccurate(k)`, whose float64 result is the
+    original's on float64 inputs, `units` is `16 + 4 √L`.
+
+    **Arguments:**
+
+    - `fn`: the port, decorated or not; a plain function is compiled by `jax.jit`.
+    - `numpy_ref`: the original.
+    - `inputs`: as in `prove`.
+    - `contract`: `Bitwise()`, `Close(rtol)` or `AsAccurate(k)`.
+    - `max_examples`, `seed`: as in `prove`.
+
+    **Returns:** a `Proof`.
+
+    **Raises:** `RelocationError` with the smallest counterexample that was found: numbers, dtypes, or an error that
+    the original raises and the port does not. What the port raises alone, and errors as in `prove`.
+
+    >>> import jax.numpy as jnp, numpy as np, erythroxy_tx as tx
+    >>> from erythroxy_tx.testing import prove_relocation, rows
+    >>> print(prove_relocation(jnp.sort, np.sort, rows(5, 2), contract=tx.Bitwise(), max_examples=5))
+    no counterexample to sort:
+      numpy    5 inputs, values
+    """
+    check_arguments("prove_relocation", inputs, contract)
+    if not isinstance(contract, (Bitwise, Close, AsAccurate)):
+        raise TypeError(
+            f"prove_relocation got contract={contract!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k), one for "
+            "every output."
+        )
+    port, told = _Port(fn, numpy_ref, contract), f"prove_relocation({name_of(fn)})"
+    call = f"tx.testing.prove_relocation(port, reference, st.just(args), contract={in_code(contract)})"
+    attempt = Attempt(
+        told,
+        port.findings,
+        f"{name_of(fn)} does not compute what the numpy original {name_of(numpy_ref)} computes",
+        lambda args: script({"port": fn, "reference": numpy_ref}, args, call),
+        RelocationError,
+    )
+    return Proof(name_of(fn), (attempt.run("numpy", inputs, max_examples, seed),))
+
+
+_NAMES = "numpy", "port"
+_TINY = float(np.finfo(np.float32).tiny)  # what is below is flushed
+
+
+class _Port:
+    """A port and its original, held to a contract."""
+
+    def __init__(self, fn: Any, numpy_ref: Callable[..., Any], contract: Contract):
+        self.fn, self.numpy_ref, self.contract = fn, numpy_ref, contract
+        self.judge = Judge(fn, fn)  # for the programs of the port
+        self._terms: dict[Any, int] = {}
+
+    def findings(self, args: tuple) -> Findings:
+        """What is wrong on one input."""
+        example = self.judge.example(args)
+        program = self.judge.program("reference", "jit", example, gradients=False)
+
+        def call() -> Any:
+            with np.errstate(over="ignore"):  # float64 becomes float32
+                return self.fn(*args) if isinstance(self.fn, Transform) else program.compiled(example.leaves, ())[0][0]
+
+        try:
+            expected = self._original(example.leaves, example)
+        except Exception as refusal:  # noqa: BLE001  # whatever the original raises
+            return refused(refusal, [call])
+        found = as_tuples(call())
+        if isinstance(self.contract, Bitwise):
+            outcome = compare(expected, found, names=_NAMES, dtype_fault=_any_dtype_fault)
+        else:
+            contract = self._scaled(example, program)
+            exact = self._exact(example, program) if isinstance(contract, AsAccurate) else None
+            outcome = compare(expected, found, contract, exact=exact, names=_NAMES, dtype_fault=dtype_fault, atol=_TINY)
+        faults = [f"the result{leaf.path}: {'; '.join(leaf.faults)}" for leaf in outcome.leaves if leaf.faults]
+        structures: list[Any] = [jtu.tree_structure(expected), jtu.tree_structure(found)]
+        if faults and structures[0] == structures[1]:
+            inputs = list(zip(example.names, example.leaves, strict=True))
+            faults += [f'{line}. Fix: kind="stable" in the original' for line in ties(expected, found, inputs)]
+        return Findings(faults, [(f"the result{leaf.path}", leaf) for leaf in outcome.leaves])
+
+    def _original(self, leaves: tuple, example: Any) -> Any:
+        """The original's result on copies: it may write to its arguments."""
+        copies = tuple(x.copy() if isinstance(x, np.ndarray) else _on_host(x) for x in leaves)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)  # a mean of nothing, a division by zero
+            return as_tuples(self.numpy_ref(*example.static.merge(copies)[0]))
+
+    def _scaled(self, example: Any, program: Any) -> Contract:
+        """The contract with what float32 can do for the port's longest sum."""
+        key = example.static, tuple(map(jax.typeof, example.leaves))
+        if key not in self._terms:
+            self._terms[key] = longest_sum(program.values, *example.leaves)
+        rounding = 4 * math.sqrt(self._terms[key])
+        if isinstance(self.contract, AsAccurate):
+            return dataclasses.replace(self.contract, units=self.contract.units + rounding)
+        assert isinstance(self.contract, Close)
+        return Close(self.contract.rtol + rounding * float(np.finfo(np.float32).eps))
+
+    def _exact(self, example: Any, program: Any) -> Exact:
+        wide = tuple(widened(example.leaves))
+        near = nearby(example.leaves, wide, ties=True)
+        return Exact(
+            self._original(wide, example),
+            [self._original(one, example) for one in near],
+            lambda: as_tuples(program.in_float64((example.leaves, ()), (wide, ()))[0][0]),
+        )
+
+
+def _any_dtype_fault(reference: Any, candidate: Any) -> str | None:
+    before, after = host_array(reference).dtype, host_array(candidate).dtype
+    return dtype_fault(reference, candidate) or (None if before == after else f"dtype {before} → {after}")
+
+
+def _on_host(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf

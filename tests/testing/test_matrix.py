@@ -1,0 +1,53 @@
+"""Every transform in every way of calling, for every dtype: `erythroxy_tx/testing/matrix.py` is the table."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax import lax
+
+import erythroxy_tx as tx
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.testing import matrix
+
+TRANSFORMS = Path(tx.__file__).parent / "transforms"
+
+
+@pytest.mark.parametrize(("row", "way", "dtype"), matrix.cases())
+def test_the_matrix(row: matrix.Row, way: str, dtype: str) -> None:
+    matrix.check(row, way, dtype)
+
+
+def test_every_transform_has_a_row() -> None:
+    public = {path.stem for path in TRANSFORMS.glob("*.py")} & set(tx.__all__)
+    assert public
+    assert {row.name for row in matrix.ROWS} == public
+    for row in matrix.ROWS:
+        assert isinstance(row.decorate(matrix.scaled), Transform)
+        assert row.decorate(matrix.scaled).name == f"tx.{row.name}"
+
+
+class Doubled(Transform):
+    """Wrong in one way of calling only."""
+
+    name, usage, compiles, traceable = "tx.doubled", "@doubled", True, True
+
+    def _runner(self) -> Any:
+        return self.program
+
+    def _traced(self, x: Any, w: Any) -> Any:
+        return jax.tree.map(lambda y: y + y, self.fn(x, w))
+
+
+@pytest.mark.parametrize("way", ["jit", "eager", "vmap", "grad", "scan", "remat", "jvp", "method", "module", "pickle"])
+def test_a_wrong_transform_fails_in_every_way(way: str) -> None:
+    row = matrix.Row("doubled", Doubled.around)
+    with pytest.raises(tx.IdentityError, match=f"doubled under {way}"):
+        matrix.check(row, way, "float32")
+
+
+def test_a_refusal_must_come() -> None:
+    row = matrix.Row("chunked", tx.chunked(lax.map, 2, in_axes=(0, None), out=matrix._OUT), refused={"jit": TypeError})
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        matrix.check(row, "jit", "float32")
