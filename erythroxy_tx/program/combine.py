@@ -26,6 +26,7 @@ from erythroxy_tx.program.loop import ChunkFn
 from erythroxy_tx.program.loop import Leaves
 from erythroxy_tx.program.loop import Out
 from erythroxy_tx.program.loop import Rows
+from erythroxy_tx.program.loop import batched_together
 from erythroxy_tx.program.loop import hoisted
 from erythroxy_tx.program.loop import run
 from erythroxy_tx.program.loop import run_remat
@@ -136,12 +137,13 @@ class _Combination:
 
         @jax.custom_vjp
         def folded(rows: Leaves, shared: Leaves) -> Leaves:
-            return self._fold(run, rows, shared)
+            return batched_together(self._fold(run, rows, shared), rows + shared)
 
-        folded.defvjp(
-            lambda rows, shared: jax.vjp(functools.partial(self._stack, run_remat), rows, shared),
-            lambda pull, cotangents: pull(cotangents),
-        )
+        def forward(rows: Leaves, shared: Leaves) -> tuple[Leaves, Any]:
+            found, pull = jax.vjp(functools.partial(self._stack, run_remat), rows, shared)
+            return batched_together(found, rows + shared), pull
+
+        folded.defvjp(forward, lambda pull, cotangents: pull(cotangents))
         return folded(rows, shared)
 
 

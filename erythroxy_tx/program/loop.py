@@ -7,6 +7,7 @@ pass is a loop of the same kind, and so is its own derivative. Not here: which o
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -103,7 +104,7 @@ def run_remat(
 
     @jax.custom_vjp
     def loop(rows: Leaves, shared: Leaves) -> Leaves:
-        return run(fn, rows, shared, ins, outs, chunks)
+        return batched_together(run(fn, rows, shared, ins, outs, chunks), rows + shared)
 
     def forward(rows: Leaves, shared: Leaves) -> tuple[Leaves, Any]:
         perturbed = [[x.perturbed for x in leaves] for leaves in (rows, shared)]
@@ -142,11 +143,28 @@ def run_remat(
             [*(ins[i] for i in wanted[0]), *(SUM for _ in wanted[1])],
             dataclasses.replace(chunks, overlaps=chunks.overlaps and not wanted[1]),
         )
+        primals = [rows[i] for i in wanted[0]] + [shared[i] for i in wanted[1]]
+        found = [
+            _compat.convert(x, x.dtype, weak_type=jax.typeof(primal).weak_type)
+            for x, primal in zip(found, primals, strict=True)
+        ]
         of_rows, of_shared = found[: len(wanted[0])], found[len(wanted[0]) :]
         return _put([None] * row_count, wanted[0], of_rows), _put([None] * shared_count, wanted[1], of_shared)
 
     loop.defvjp(forward, backward, symbolic_zeros=True)
     return loop(rows, shared)
+
+
+def batched_together(outputs: Leaves, inputs: Leaves) -> Leaves:
+    """The outputs as they are, each of which depends on every input.
+
+    Under vmap the cotangent of an input that is shared is summed over the batch. That of an output that is shared
+    while others are not would be counted once for each element: jax 0.10.2 does so silently, 0.12.0 refuses. The
+    choice between equal values costs nothing: XLA removes it.
+    """
+    data = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in inputs]
+    either = functools.reduce(jnp.logical_or, [jnp.any(x != x) for x in data], jnp.bool_(False))  # noqa: FBT003, PLR0124
+    return [lax.select_n(either, out, out) for out in outputs]
 
 
 @jax.tree_util.register_static

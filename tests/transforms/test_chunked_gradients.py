@@ -317,6 +317,33 @@ def test_inside_other_transforms(how: str, data: tuple) -> None:
     assert_same_under(TRANSFORMS[how], fn, f, jnp.stack([x, 2 * x]), jnp.stack([w, 2 * w]))
 
 
+@pytest.mark.parametrize("kind", ["sum", "prod", "max"])
+def test_a_shared_output_of_a_batch(kind: str, rng: np.random.Generator) -> None:
+    """Its cotangent is not counted once for each element of the batch."""
+
+    def fn(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        of_shared = {"sum": y.sum(), "prod": (1 + y / 64).prod(), "max": y.max()}
+        return (x * y).sum(), of_shared[kind]
+
+    f = tx.chunked(lax.map, size=4, out=("sum", kind))(fn)
+    x, y = rng.normal(size=(3, 10)).astype(np.float32), rng.normal(size=10).astype(np.float32)
+
+    def gradients(g: Any) -> Any:
+        def loss(x: jax.Array, y: jax.Array) -> jax.Array:
+            batched, shared = jax.vmap(g, (0, None))(x, y)
+            return batched.sum() + 5 * shared.sum()
+
+        return jax.jit(jax.grad(loss, (0, 1)))(x, y)
+
+    for a, b in zip(gradients(fn), gradients(f), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_python_number_is_weak(data: tuple) -> None:
+    f = tx.chunked(lax.map, size=4, in_axes=(0, None), out="sum")(lambda x, scale: (x * scale).sum())
+    assert jax.jit(jax.grad(f, 1))(data[0], 2.0).weak_type
+
+
 def test_gradient_outside_jit_is_the_same(data: tuple) -> None:
     x, w, _ = data
     f = chunked(lambda x, w: (bend(x @ w) ** 2).sum(), "sum", 4, (0, None))
