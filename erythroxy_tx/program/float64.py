@@ -20,6 +20,7 @@ Leaves = list[Any]
 _CUSTOM_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"} | _CUSTOM_RULES
 _OF_BITS = {"bitcast_convert_type", "nextafter", "random_gamma"}  # what they give depends on the width
+_TOLD = {"debug_callback", "debug_print"}  # once is enough
 _ROUNDED = {"convert_element_type", "reduce_precision"}
 
 
@@ -49,8 +50,9 @@ def in_float64(fn: Callable[..., Any]) -> Callable[..., Any]:
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
             programs[key] = jax.jit(lambda *leaves: _eval(closed, leaves)), jax.tree.structure(shape)
         program, structure = programs[key]
+        wide = [_as_taken(x, kind) for x, kind in zip(jax.tree.leaves(wide_args), key[1], strict=True)]
         with jax.enable_x64(True):  # noqa: FBT003
-            return jax.tree.unflatten(structure, program(*jax.tree.leaves(wide_args)))
+            return jax.tree.unflatten(structure, program(*wide))
 
     return run
 
@@ -58,6 +60,12 @@ def in_float64(fn: Callable[..., Any]) -> Callable[..., Any]:
 def widened(tree: Any) -> Any:
     """Arguments with their floats on the host as float64: the same numbers."""
     return jax.tree.map(lambda x: _host(x) if _is_inexact(x) else x, tree)
+
+
+def _as_taken(x: Any, kind: Any) -> Any:
+    """An integer in the width that the program takes, where the host has a wider one."""
+    narrow = jnp.issubdtype(kind.dtype, np.integer) and not isinstance(x, jax.Array)
+    return np.asarray(x).astype(kind.dtype) if narrow else x
 
 
 def _host(x: Any) -> Any:
@@ -108,6 +116,8 @@ def _equation(eqn: Any, ins: Leaves) -> Leaves:
         return list(map(_widen, _bound(eqn, list(map(_as, ins, (v.aval for v in eqn.invars))))))
     if name in _INLINED:
         return _eval(_compat.closed(params.get("jaxpr", params.get("call_jaxpr"))), ins)
+    if name in _TOLD:
+        return []
     if name == "scan":
         return _scan(eqn, ins)
     if name == "while":
@@ -126,19 +136,29 @@ def _bound(eqn: Any, ins: Leaves) -> Leaves:
     """An equation on other floats."""
     of_bits = eqn.primitive.name in _OF_BITS
     params = eqn.params if of_bits else {key: _wide_parameter(value) for key, value in eqn.params.items()}
+    if eqn.effects or eqn.primitive.name == "pure_callback":
+        raise _refusal(eqn, "it works on something outside the program")
     try:
         return _compat.bind(eqn.primitive, ins, params)
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise NotImplementedError(
-            f"{eqn.primitive.name}, at {_compat.source_line(eqn)}, cannot run in float64 ({error}). Expected a "
-            "function whose equations can, to know how exact its result is. Fix: state contract=Close(rtol)."
-        ) from error
+        raise _refusal(eqn, error) from error
+
+
+def _refusal(eqn: Any, why: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"{eqn.primitive.name}, at {_compat.source_line(eqn)}, cannot run in float64 ({why}). Expected a function "
+        "whose equations can, to know how exact its result is. Fix: state contract=Close(rtol)."
+    )
 
 
 def _wide_parameter(value: Any) -> Any:
-    """A dtype of floats (an accumulator's), or a program (of a reduction, or of a scatter), made wider."""
+    """A dtype of floats (an accumulator's), or a program (of a reduction, or of a scatter), made wider; no algorithm
+    that rounds what it multiplies.
+    """
     if isinstance(value, np.dtype):
         return np.dtype(_wide(value))
+    if isinstance(value, (lax.DotAlgorithm, lax.DotAlgorithmPreset)):
+        return None
     if not hasattr(value, "eqns"):
         return value
     closed = _compat.closed(value)
@@ -163,13 +183,18 @@ def _scan(eqn: Any, ins: Leaves) -> Leaves:
 def _while(eqn: Any, ins: Leaves) -> Leaves:
     of_cond, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond_consts, body_consts, start = ins[:of_cond], ins[of_cond : of_cond + of_body], ins[of_cond + of_body :]
-    return list(
-        lax.while_loop(
-            lambda state: _eval(eqn.params["cond_jaxpr"], [*cond_consts, *state])[0],
-            lambda state: _eval(eqn.params["body_jaxpr"], [*body_consts, *state]),
-            start,
-        )
-    )
+
+    def goes_on(state: Any) -> Any:
+        return _eval(eqn.params["cond_jaxpr"], [*cond_consts, *state])[0]
+
+    def body(state: Any) -> Any:
+        after, on = _eval(eqn.params["body_jaxpr"], [*body_consts, *state]), goes_on(state)
+        if not jnp.ndim(on):
+            return after
+        whole = [jnp.reshape(on, on.shape + (1,) * (jnp.ndim(x) - on.ndim)) for x in after]  # under vmap
+        return [jnp.where(each, new, old) for each, new, old in zip(whole, after, state, strict=True)]
+
+    return list(lax.while_loop(lambda state: jnp.any(goes_on(state)), body, start))
 
 
 def _linear_solve(eqn: Any, ins: Leaves) -> Leaves:

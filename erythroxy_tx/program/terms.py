@@ -36,8 +36,13 @@ def _terms(eqn: Any) -> int:
         return math.prod(sizes[0][axis] for axis in params["axes"])
     if name in _RUNNING:
         return sizes[0][params["axis"]]
+    if name == "reduce":
+        return math.prod(sizes[0][axis] for axis in params["dimensions"])
     if name == "dot_general":
         return math.prod(sizes[0][axis] for axis in params["dimension_numbers"][0][0])
+    if name == "ragged_dot_general":
+        numbers = params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+        return math.prod(sizes[0][axis] for axis in numbers[0][0])
     if name == "conv_general_dilated":
         return math.prod(sizes[1])
     if name == "reduce_window_sum":

@@ -100,7 +100,7 @@ class Attempt:
         if self.refusals and len(self.refusals) == self.search.tried:
             raise ContractError(
                 f"{self.told} compared nothing: the reference and the candidate raised on each of "
-                f"{self.search.tried} inputs, last {self.refusals[-1]}. Expected inputs that the reference takes, and "
+                f"{self.search.tried} inputs ({self.refusals[-1]}). Expected inputs that the reference takes, and "
                 "ways in which it can be called. Fix: other inputs=, fewer under=, or grads=False."
             ) from self.refusals[-1]
         if vague := sorted(name for name, n in self.undecided.items() if n >= _ENOUGH and name not in self.decided):
@@ -120,7 +120,7 @@ class Attempt:
             self.refusals.append(refusal)
             return
         except Exception as error:
-            if not getattr(error, "__notes__", None):
+            if not any(note.startswith(self.told) for note in getattr(error, "__notes__", ())):
                 error.add_note(f"{self.told}: raised by the candidate alone.\n\n{self.code(args)}")
             raise
         if found.faults:

@@ -85,7 +85,7 @@ def prove(
       grad     5 inputs, values and gradients
     """
     reference, candidate = _sides(fn)
-    check_arguments("prove", inputs, contract)
+    check_arguments("prove", inputs, contract, max_examples)
     _check_ways(under)
     judge = Judge(reference, candidate, contract)
     subject = repr(candidate) if isinstance(candidate, Transform) else name_of(candidate)
@@ -125,8 +125,8 @@ def _sides(fn: Any) -> tuple[Any, Any]:
     )
 
 
-def check_arguments(caller: str, inputs: Any, contract: Any) -> None:
-    """Refuse inputs that are no strategy, and a contract that is a class."""
+def check_arguments(caller: str, inputs: Any, contract: Any, max_examples: Any) -> None:
+    """Refuse inputs that are no strategy, a contract that is a class, and a search that tries nothing."""
     if not isinstance(inputs, SearchStrategy):
         raise TypeError(
             f"{caller} got inputs={type(inputs).__name__}. Expected a Hypothesis strategy. Fix: tx.testing.rows(...), "
@@ -134,6 +134,10 @@ def check_arguments(caller: str, inputs: Any, contract: Any) -> None:
         )
     if isinstance(contract, type):
         raise TypeError(f"{caller} got contract={contract.__name__}. Expected an instance: {contract.__name__}(...).")
+    if max_examples is not None and (type(max_examples) is not int or max_examples < 1):
+        raise ValueError(
+            f"{caller} got max_examples={max_examples!r}. Expected an int >= 1, or None for the profile's."
+        )
 
 
 def _check_ways(under: Any) -> None:

@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("erythroxy_tx").addoption(
         "--erythroxy-profile",
         choices=_NAMES,
-        help="how many inputs Hypothesis and tx.testing.prove try: fast 15, ci 60, thorough 1000; always the same "
+        help="how many inputs Hypothesis and tx.testing.prove try: fast 6, ci 60, thorough 1000; always the same "
         "ones, unless --hypothesis-seed is given",
     )
 

@@ -43,6 +43,7 @@ def prove_relocation(
     inputs: SearchStrategy[Any],
     *,
     contract: Any,
+    atol: float = 0.0,
     max_examples: int | None = None,
     seed: int | None = None,
 ) -> Proof:
@@ -50,7 +51,7 @@ def prove_relocation(
 
     With `Bitwise()` every bit and every dtype must be the same. Otherwise float64 may become float32, and the
     tolerance grows with what float32 can do for the `L` terms of the port's longest sum: with `Close(rtol)`,
-    `max |port - numpy| <= (rtol + 4 √L eps) * max |numpy|`; with `AsAccurate(k)`, whose float64 result is the
+    `max |port - numpy| <= atol + (rtol + 4 √L eps) * max |numpy|`; with `AsAccurate(k)`, whose float64 result is the
     original's on float64 inputs, `units` is `16 + 4 √L`.
 
     **Arguments:**
@@ -59,6 +60,7 @@ def prove_relocation(
     - `numpy_ref`: the original.
     - `inputs`: as in `prove`.
     - `contract`: `Bitwise()`, `Close(rtol)` or `AsAccurate(k)`.
+    - `atol`: an absolute difference that `Close` allows on top, for results that are 0 but for rounding.
     - `max_examples`, `seed`: as in `prove`.
 
     **Returns:** a `Proof`.
@@ -72,14 +74,19 @@ def prove_relocation(
     no counterexample to sort:
       numpy    5 inputs, values
     """
-    check_arguments("prove_relocation", inputs, contract)
+    check_arguments("prove_relocation", inputs, contract, max_examples)
     if not isinstance(contract, (Bitwise, Close, AsAccurate)):
         raise TypeError(
             f"prove_relocation got contract={contract!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k), one for "
             "every output."
         )
-    port, told = _Port(fn, numpy_ref, contract), f"prove_relocation({name_of(fn)})"
-    call = f"tx.testing.prove_relocation(port, reference, st.just(args), contract={in_code(contract)})"
+    if atol and not isinstance(contract, Close):
+        raise TypeError(
+            f"prove_relocation got atol={atol!r} and contract={contract!r}. Expected atol= with Close alone."
+        )
+    port, told = _Port(fn, numpy_ref, contract, atol), f"prove_relocation({name_of(fn)})"
+    call = f"tx.testing.prove_relocation(port, reference, st.just(args), contract={in_code(contract)}"
+    call += f", atol={atol!r})" if atol else ")"
     attempt = Attempt(
         told,
         port.findings,
@@ -97,8 +104,8 @@ _TINY = float(np.finfo(np.float32).tiny)  # what is below is flushed
 class _Port:
     """A port and its original, held to a contract."""
 
-    def __init__(self, fn: Any, numpy_ref: Callable[..., Any], contract: Contract):
-        self.fn, self.numpy_ref, self.contract = fn, numpy_ref, contract
+    def __init__(self, fn: Any, numpy_ref: Callable[..., Any], contract: Contract, atol: float):
+        self.fn, self.numpy_ref, self.contract, self.atol = fn, numpy_ref, contract, max(atol, _TINY)
         self.judge = Judge(fn, fn)  # for the programs of the port
         self._terms: dict[Any, int] = {}
 
@@ -121,7 +128,9 @@ class _Port:
         else:
             contract = self._scaled(example, program)
             exact = self._exact(example, program) if isinstance(contract, AsAccurate) else None
-            outcome = compare(expected, found, contract, exact=exact, names=_NAMES, dtype_fault=dtype_fault, atol=_TINY)
+            outcome = compare(
+                expected, found, contract, exact=exact, names=_NAMES, dtype_fault=dtype_fault, atol=self.atol
+            )
         faults = [f"the result{leaf.path}: {'; '.join(leaf.faults)}" for leaf in outcome.leaves if leaf.faults]
         structures: list[Any] = [jtu.tree_structure(expected), jtu.tree_structure(found)]
         if faults and structures[0] == structures[1]:

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import re
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from erythroxy_tx.core.contract import Contract
+from erythroxy_tx.core.transform import unwrapped
 
 _SHORT = 400  # elements; longer arrays are written compressed
 
@@ -26,14 +28,13 @@ def as_code(value: Any) -> str:
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             data, impl = as_code(np.asarray(jax.random.key_data(value))), str(jax.random.key_impl(value))
             return f"jax.random.wrap_key_data({data}, impl={impl!r})"
-        return f"jnp.asarray({as_code(np.asarray(value))})"
+        weak = value.weak_type and not value.ndim
+        return f"jnp.asarray({_number(np.asarray(value)[()]) if weak else as_code(np.asarray(value))})"
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, np.generic):
         return f"{_array(np.asarray(value))}[()]"
-    if isinstance(value, float):
-        return _number(value)
-    return _container(value)
+    return _number(value) if isinstance(value, (float, complex)) else _container(value)
 
 
 def _container(value: Any) -> str:
@@ -45,6 +46,8 @@ def _container(value: Any) -> str:
         return f"[{', '.join(map(as_code, value))}]"
     if type(value) is dict:
         return f"{{{', '.join(f'{key!r}: {as_code(each)}' for key, each in value.items())}}}"
+    if isinstance(value, dict):
+        return f"{type(value).__name__}({as_code(dict(value))})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f"{f.name}={as_code(getattr(value, f.name))}" for f in dataclasses.fields(value) if f.init]
         return f"{type(value).__name__}({', '.join(fields)})"
@@ -52,6 +55,8 @@ def _container(value: Any) -> str:
 
 
 def _array(array: np.ndarray) -> str:
+    if array.dtype.kind not in "biufcV":
+        return f"np.array({array.tolist()!r}, {str(array.dtype)!r})"
     dtype = f"jnp.{array.dtype}" if array.dtype.kind == "V" else repr(str(array.dtype))  # bfloat16 and its kin
     if array.size > _SHORT:
         packed = base64.b85encode(zlib.compress(array.tobytes(), 9)).decode()
@@ -78,7 +83,7 @@ def _number(value: Any) -> str:
         return "np.nan"
     if np.isinf(value):
         return "np.inf" if value > 0 else "-np.inf"
-    return str(value)
+    return str(value if isinstance(value, (float, np.floating)) else float(value))  # bfloat16 writes -0.0 as -0
 
 
 def in_code(contract: Any) -> str:
@@ -104,14 +109,28 @@ def script(functions: dict[str, Callable[..., Any]], args: tuple, call: str) -> 
         *["import jax.numpy as jnp"] * ("jnp." in value),
         "import numpy as np",
         "import erythroxy_tx as tx",
+        *sorted({_import_of(kind, kind.__name__) for kind in _classes(args)}),
         *(_import_of(fn, name) for name, fn in functions.items()),
     ]
     return "\n".join(["To see it again:", "", *imports, "", f"args = {value}", call])
 
 
+def _classes(value: Any) -> set[type]:
+    """The classes of the containers of a value that Python does not know by itself."""
+    parts = list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, (tuple, list)) else []
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif not parts and not isinstance(value, (dict, tuple, list)):
+        return set()
+    own = set() if type(value).__module__ == "builtins" else {type(value)}
+    return own.union(*map(_classes, parts))
+
+
 def _import_of(fn: Callable[..., Any], name: str) -> str:
-    """The line that brings a function into scope, or a comment where it has no place to be imported from."""
-    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
-    if module and module != "__main__" and path.isidentifier():
+    """The line that brings a function into scope, or a comment where there is none."""
+    inner = unwrapped(fn)
+    module, path = getattr(inner, "__module__", None), getattr(inner, "__qualname__", "")
+    found = getattr(sys.modules.get(module or ""), path, None)
+    if module != "__main__" and (found is fn or found == fn):
         return f"from {module} import {path}" + (f" as {name}" if path != name else "")
     return f"# {name} is {path or repr(fn)}" + (f", of {module}" if module else "")

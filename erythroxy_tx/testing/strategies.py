@@ -4,6 +4,7 @@ break ports. Built on `hypothesis.extra.numpy`. Not here: which values those are
 There are few lengths and shapes to draw, for each new one is compiled.
 """
 
+import math
 from collections import namedtuple
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +23,11 @@ from erythroxy_tx.testing.values import palettes
 
 register_arrays(jax)
 
+_DTYPES = [
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+]
+_EACH = 150  # elements; a larger array would take too many draws
 _SHAPES = [(3,), (1,), (2, 3), (7,), (5, 1), (0,), (2, 0), ()]
 
 Pair = namedtuple("Pair", ["first", "second"])  # noqa: PYI024  # a pytree with names, of anything
@@ -40,9 +46,10 @@ def arrays(
 ) -> SearchStrategy[np.ndarray]:
     """Arrays whose values tie, repeat, add up exactly, or lie at the edges of their dtype.
 
-    A third of the arrays of floats is made of quarters from -2 to 2 (ties, zeros, exact sums), a third of magnitudes
-    up to 1000, and a third also of ±0, the smallest and the largest normal number, one whose square overflows,
-    infinities and NaN. Integers likewise: small ones, up to 1000, and those near an overflow.
+    An array of floats is made of one of these: quarters from -2 to 2 (ties, zeros, exact sums); magnitudes up to 1000;
+    negative quarters; quarters around 1000 (whose squares cancel); 0, 1, -0, infinities and NaN; or the first two with
+    the edges of the dtype: its smallest and largest normal number, one whose square overflows, and the neighbours of 1.
+    Integers are small, negative, up to 1000, or near an overflow.
 
     **Arguments:**
 
@@ -77,13 +84,18 @@ def arrays(
     bounds = Bounds("arrays", _dtype("arrays", dtype), min_value, max_value, allow_nan, allow_infinity)
     drawn_shape = st.sampled_from(_SHAPES) if shape is None else _shape("arrays", "shape", shape)
     wide = np.float32 if bounds.dtype == jnp.bfloat16 else bounds.dtype  # which Hypothesis does not know
-    found = st.one_of(
-        [
-            hnp.arrays(wide, drawn_shape, elements=one)
-            for one in palettes(bounds, subnormal=allow_subnormal, extremes=extremes)
-        ]
+    found = drawn_shape.flatmap(
+        lambda s: _filled(wide, s, palettes(bounds, subnormal=allow_subnormal, extremes=extremes))
     )
     return found.map(lambda x: x.astype(bounds.dtype)) if wide != bounds.dtype else found
+
+
+def _filled(dtype: Any, shape: Any, elements: list[SearchStrategy[Any]]) -> SearchStrategy[np.ndarray]:
+    """Arrays of one kind of element, of which many are equal, or each is drawn by itself."""
+    found = [hnp.arrays(dtype, shape, elements=one) for one in elements]
+    if math.prod(shape if isinstance(shape, tuple) else (shape,)) <= _EACH:
+        found += [hnp.arrays(dtype, shape, elements=one, fill=st.nothing()) for one in elements]
+    return st.one_of(found)
 
 
 def rows(
@@ -144,7 +156,7 @@ def lengths(max_length: int = 33, *, min_length: int = 0, around: Iterable[int] 
     primes = [k for k in (5, 13, _largest_prime(max_length)) if k]
     pool = {0, 1, 2, 3, *primes, max_length, min_length, *(mark + d for mark in marks for d in (-1, 0, 1))}
     found = sorted((k for k in pool if min_length <= k <= max_length), key=lambda k: (k == 0, k))
-    return st.sampled_from(found)
+    return st.sampled_from([*found, *(k for k in (1, 0, 0, 0) if k in found)])  # nothing breaks more than nothing
 
 
 def indices(
@@ -188,11 +200,9 @@ def indices(
     if not fit:  # nothing can be picked from nothing
         return drawn_shape.map(lambda s: np.zeros((0,) if isinstance(s, int) else (0, *s[1:]), kind))
     few = st.integers(0, max(0, min(n, 3) - 1)) if n else st.sampled_from(fit)
-    low = -n if allow_negative and limits.min < 0 else 0
+    low = max(-n, limits.min) if allow_negative else 0
     choices = [few, st.integers(low, max(low, min(n - 1, limits.max)))] if n else [few]
-    return st.one_of(
-        [hnp.arrays(kind, drawn_shape, elements=one) for one in (*choices, st.one_of(*choices, st.sampled_from(fit)))]
-    )
+    return drawn_shape.flatmap(lambda s: _filled(kind, s, [*choices, st.one_of(*choices, st.sampled_from(fit))]))
 
 
 def pytrees(leaves: SearchStrategy[Any], *, max_leaves: int = 4) -> SearchStrategy[Any]:
@@ -231,8 +241,8 @@ def _dtype(caller: str, dtype: Any) -> np.dtype:
         found = np.dtype(dtype)
     except TypeError as error:
         raise InvalidArgument(f"{caller} got dtype={dtype!r}. Expected a dtype, as in 'float32'.") from error
-    if found != np.bool_ and not jnp.issubdtype(found, np.number):
-        raise InvalidArgument(f"{caller} got dtype={dtype!r}. Expected one of numbers or bools.")
+    if found.name not in _DTYPES:
+        raise InvalidArgument(f"{caller} got dtype={dtype!r}. Expected one of {', '.join(_DTYPES)}.")
     return found
 
 

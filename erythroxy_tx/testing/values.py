@@ -1,5 +1,5 @@
-"""The numbers that break ports, by dtype: tame ones that tie and add up exactly, plain ones, and the edges of the
-dtype. Not here: arrays of them (`strategies.py`).
+"""The numbers that break ports, by dtype: tame ones that tie and add up exactly, plain ones, small differences of large
+ones, NaN and infinities, and the edges of the dtype. Not here: arrays of them (`strategies.py`).
 """
 
 import math
@@ -13,6 +13,7 @@ from hypothesis.errors import InvalidArgument
 from hypothesis.strategies import SearchStrategy
 
 _PLAIN = 1000.0  # magnitudes whose sums, products and exponentials mean something
+_QUARTERS = [k / 4 for k in (0, 4, -4, *range(-8, 9))]
 
 
 class Bounds:
@@ -81,42 +82,55 @@ def palettes(bounds: Bounds, *, subnormal: bool, extremes: bool) -> list[SearchS
 
 def _floats(bounds: Bounds, subnormal: bool, extremes: bool) -> list[SearchStrategy[Any]]:
     dtype, info = bounds.dtype, jnp.finfo(bounds.dtype)
-    quarters = [x for x in (k / 4 for k in (0, 4, -4, *range(-8, 9))) if bounds.holds(x)]
+
+    def some(values: list[float]) -> list[SearchStrategy[float]]:
+        """A strategy of those that may be drawn, or none where they are too few to differ."""
+        good = [x for x in values if bounds.holds(x) and (math.isnan(x) or float(_narrowed(x, dtype)) == x)]
+        return [st.sampled_from(good)] if len(good) > 1 else []
+
     widths: dict[int, Literal[16, 32, 64]] = {2: 16, 4: 32, 8: 64}
     width = widths[dtype.itemsize] if dtype.kind == "f" else 32  # bfloat16 is rounded from 32
-    low = max(-_PLAIN, bounds.low) if bounds.low is not None else -_PLAIN
-    high = min(_PLAIN, bounds.high) if bounds.high is not None else _PLAIN
-    if low > high:  # the bounds are all beyond what is plain
-        low, high = bounds.low, bounds.high
-        low, high = (float(info.min) if low is None else low), (float(info.max) if high is None else high)
+    low, high = (float(_narrowed(x, dtype)) for x in _plain_range(bounds, float(info.min), float(info.max)))
     plain = st.floats(low, high, width=width, allow_subnormal=subnormal, allow_nan=False, allow_infinity=False)
-    plain = plain.map(lambda x: float(_narrowed(x, dtype)))
-    found = [st.sampled_from(quarters)] if quarters else []
-    found.append(plain)
-    if edges := [x for x in _edges(info, subnormal) if extremes and bounds.holds(x)]:
-        found.append(st.one_of(*found, st.sampled_from(edges)))
+    found = [*some(_QUARTERS), plain.map(lambda x: float(_narrowed(x, dtype)))]
+    ordinary = st.one_of(found)
+    found += some([x for x in _QUARTERS if x < 0])  # a maximum is below what it may be started from
+    found += some([_PLAIN + x for x in _QUARTERS])  # sums of squares cancel, differences do not
+    if bounds.nan or bounds.infinity:
+        found += some([0.0, 1.0, -0.0, math.inf, -math.inf, math.nan])
+    if extremes:
+        found += [st.one_of(ordinary, edges) for edges in some(_edges(info, subnormal))]
     return found
+
+
+def _plain_range(bounds: Bounds, least: Any, most: Any) -> tuple[Any, Any]:
+    """Up to 1000 from zero, or from a bound on the other side of it."""
+    low, high = bounds.low, bounds.high
+    if low is None:
+        low = max(least, min(0, 0 if high is None else high) - int(_PLAIN))
+    if high is None:
+        high = min(most, max(0, 0 if bounds.low is None else bounds.low) + int(_PLAIN))
+    return low, high
 
 
 def _edges(info: Any, subnormal: bool) -> list[float]:
     tiny, huge, eps = float(info.tiny), float(info.max), float(info.eps)
     root = float(_narrowed(math.sqrt(huge) * 2, info.dtype))  # its square overflows
-    positive = [0.0, 1.0, 1 + eps, 1 - eps / 2, tiny, root, huge / 2, huge, math.inf]
+    positive = [0.0, 1.0, 1 + eps, 1 - eps / 2, tiny, root, huge / 2, huge]
     if subnormal:
         positive += [float(info.smallest_subnormal), tiny / 2]
-    return [*positive, *(-x for x in positive), math.nan]
+    return [*positive, *(-x for x in positive)]
 
 
 def _integers(bounds: Bounds, extremes: bool) -> list[SearchStrategy[Any]]:
     limits = np.iinfo(bounds.dtype)
-    low = limits.min if bounds.low is None else bounds.low
-    high = limits.max if bounds.high is None else bounds.high
-    small = [k for k in (0, 1, 2, 3, -1, -2, -3) if low <= k <= high] or [low]
-    plain = st.integers(max(low, min(-1000, high)), min(high, max(1000, low)))
-    found: list[SearchStrategy[Any]] = [st.sampled_from(small), plain]
+    plain = st.integers(*_plain_range(bounds, limits.min, limits.max))
+    small = [k for k in (0, 1, 2, 3, -1, -2, -3) if limits.min <= k <= limits.max and bounds.holds(k)]
+    found: list[SearchStrategy[Any]] = [*([st.sampled_from(small)] if small else []), plain]
+    found += [st.sampled_from(negative)] if len(negative := [k for k in small if k < 0]) > 1 else []
     near = [limits.min, limits.min + 1, limits.max // 2 + 1, limits.max - 1, limits.max]
     near += [2**24 + 1, 2**31 - 1, 2**31, -(2**31) - 1]  # beyond float32, and beyond int32
-    if edges := [k for k in near if extremes and low <= k <= high]:
+    if edges := [k for k in near if extremes and limits.min <= k <= limits.max and bounds.holds(k)]:
         found.append(st.one_of(*found, st.sampled_from(edges)))
     return found
 

@@ -4,6 +4,7 @@ import math
 import warnings
 from typing import Any
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -58,6 +59,7 @@ def check(reference: Any, candidate: Any, contract: Any = Bitwise(), **more: Any
 # ---------------------------------------------------------------- equal is equal
 
 
+@hypothesis.settings(max_examples=100)
 @given(arrays(FLOATS + COMPLEX + INTEGERS), st.sampled_from(CONTRACTS))
 def test_a_result_meets_every_contract_with_itself(x: np.ndarray, contract: Any) -> None:
     found = check(x, x.copy(), contract, exact=wide(x))
@@ -100,6 +102,7 @@ def test_dict_order_does_not_count() -> None:
 # ---------------------------------------------------------------- a single bit
 
 
+@hypothesis.settings(max_examples=100)
 @given(arrays(FLOATS + COMPLEX + INTEGERS), st.data())
 def test_a_single_flipped_bit_is_caught(x: np.ndarray, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, x.nbytes * 8 - 1))
@@ -273,6 +276,7 @@ def test_the_finite_part_of_a_complex_number_counts_beside_a_nan() -> None:
 # ---------------------------------------------------------------- Close
 
 
+@hypothesis.settings(max_examples=100)
 @given(arrays(FLOATS + COMPLEX), st.floats(0, 1), st.data())
 def test_close_is_relative_to_the_largest_magnitude_of_the_reference(
     x: np.ndarray, rtol: float, data: st.DataObject

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,7 @@ def rank(contract: Contract) -> tuple[int, float]:
     return ([Bitwise, Close, AsAccurate].index(type(contract)), getattr(contract, "rtol", getattr(contract, "k", 0.0)))
 
 
+@hypothesis.settings(max_examples=100)
 @given(contracts(), contracts(), contracts())
 def test_no_order_of_transforms_promises_more(a: Contract, b: Contract, c: Contract) -> None:
     both = weaker(a, b)

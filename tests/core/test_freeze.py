@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -311,6 +312,7 @@ def test_every_form_is_seen_to_change(form: Callable[[np.ndarray], np.ndarray], 
     assert gc.isenabled()
 
 
+@hypothesis.settings(max_examples=100)
 @given(st.binary(min_size=1, max_size=200), st.data())
 def test_every_bit_counts(content: bytes, data: st.DataObject) -> None:
     buffer = bytearray(content)

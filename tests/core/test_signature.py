@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -229,6 +230,7 @@ def test_an_object_that_gets_its_first_attribute_later_is_refused_then() -> None
         split(leaf, "f")
 
 
+@hypothesis.settings(max_examples=100)
 @given(
     st.recursive(
         st.sampled_from([1, 1.5, True, "a", None, Mode.B, Config(2), len]),

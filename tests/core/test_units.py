@@ -1,5 +1,6 @@
 """Byte counts: what is read, what is refused, what is written."""
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +18,14 @@ def test_every_unit(unit: str, power: int) -> None:
     assert parse_bytes(f"  3 {unit} ", "budget") == 3 * power
 
 
+@hypothesis.settings(max_examples=100)
 @given(st.integers(1, 10**9), st.sampled_from(["KB", "GB", "TB"]))
 def test_decimals_are_exact(hundredths: int, unit: str) -> None:
     text = f"{hundredths // 100}.{hundredths % 100:02}{unit}"  # 2.01GB as a float is a byte short
     assert parse_bytes(text, "budget") == hundredths * POWERS[unit] // 100
 
 
+@hypothesis.settings(max_examples=100)
 @given(st.integers(1, 2**70))
 def test_whole_counts_are_themselves(count: int) -> None:
     assert parse_bytes(count, "budget") == parse_bytes(f"{count}B", "budget") == count

@@ -17,6 +17,7 @@ def starts(plan: Chunks) -> list[tuple[int, int]]:
     return looped + ([(plan.looped * plan.size, plan.remainder)] if plan.remainder else [])
 
 
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(rows=st.integers(0, 300), size=st.integers(1, 320), overlaps=st.booleans())
 def test_every_row_is_in_a_chunk(rows: int, size: int, overlaps: bool) -> None:
     plan = Chunks(rows, size, overlaps and rows > size)
@@ -45,6 +46,7 @@ def test_told(plan: Chunks, told: str) -> None:
     assert str(plan) == told
 
 
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(rows=st.integers(0, 3000))
 def test_sizes_are_the_smallest_for_each_number_of_chunks(rows: int) -> None:
     """Between two sizes there is none that saves a chunk; a size one smaller would take one more."""
