@@ -1,0 +1,81 @@
+"""How reliable the proofs are: each planted fault is looked for with ten seeds, and what is right is proved with many.
+`python benchmarks/proofs.py [--seeds 10] [--alarms 200]`. A fault that is missed once, or one false alarm, is printed
+and makes the script fail.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "faults"))
+
+import hypothesis
+import of_chunks
+import of_derivatives
+import of_nothing
+import of_padding
+import of_ports
+import of_state
+import of_values
+from hypothesis import Phase
+
+import erythroxy_tx as tx
+from erythroxy_tx.testing.registration import PROFILES
+
+MODULES = (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports)
+
+
+def faults(seeds: int) -> int:
+    """The number of missed faults."""
+    missed = 0
+    for case in (case for module in MODULES for case in module.FAULTS):
+        took = []
+        for seed in range(seeds):
+            try:
+                case.prove(seed=seed)
+            except tx.IdentityError as caught:
+                took.append(caught.examples)
+        missed += seeds - len(took)
+        note = "" if len(took) == seeds else f"   MISSED {seeds - len(took)} times"
+        print(f"{statistics.median(took or [0]):6.1f} {max(took, default=0):4}  {case.name}{note}", flush=True)
+    return missed
+
+
+def alarms(runs: int, first: int) -> int:
+    """The number of false alarms in so many runs over everything that is right, one seed each."""
+    raised, start = 0, time.perf_counter()
+    for seed in range(first, first + runs):
+        for case in of_nothing.CASES:
+            try:
+                case.prove(seed=seed)
+            except (tx.ContractError, ValueError, TypeError) as error:
+                raised += 1
+                print(f"FALSE ALARM, seed {seed}, {case.name}: {error}", flush=True)
+        if (seed - first) % 10 == 9:
+            print(f"{seed - first + 1} runs, {raised} alarms, {time.perf_counter() - start:.0f} s", flush=True)
+    return raised
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="seeds for each fault")
+    parser.add_argument("--alarms", type=int, default=200, help="runs over what is right")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of these runs")
+    parser.add_argument("--profile", default="ci", choices=PROFILES, help="how many inputs")
+    given = parser.parse_args()
+    phases = [Phase.explicit, Phase.generate, Phase.target]  # how small a counterexample gets is not asked here
+    hypothesis.settings.register_profile("proofs", max_examples=PROFILES[given.profile], phases=phases, database=None)
+    hypothesis.settings.load_profile("proofs")
+    print(
+        f"inputs until each fault was caught, of at most {PROFILES[given.profile]}: median, most of {given.seeds} seeds"
+    )
+    missed = faults(given.seeds)
+    raised = alarms(given.alarms, given.first)
+    print(f"{missed} missed, {raised} false alarms in {given.alarms} runs over {len(of_nothing.CASES)} right functions")
+    return int(bool(missed or raised))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Every planted fault is caught, and nothing is found in what is right. How many inputs each fault took is printed at
+the end of the run.
+"""
+
+import of_chunks
+import of_derivatives
+import of_nothing
+import of_padding
+import of_ports
+import of_state
+import of_values
+import planted
+import pytest
+
+import erythroxy_tx as tx
+
+FAULTS = [
+    fault
+    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports)
+    for fault in module.FAULTS
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None:
+    with pytest.raises(tx.IdentityError) as caught:
+        fault.prove(max_examples=60)
+    record_property("planted fault", fault.name)
+    record_property("way", caught.value.way)
+    record_property("inputs", caught.value.examples)
+
+
+@pytest.mark.parametrize("case", of_nothing.CASES, ids=str)
+def test_nothing_is_found_in_what_is_right(case: planted.Case) -> None:
+    proof = case.prove()
+    assert proof.examples
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 30
