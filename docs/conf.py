@@ -30,15 +30,16 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-# Only what `import erythroxy_tx as tx` gives has an entry here. Types of JAX, numpy and the standard library
-# would need their inventories from the network.
-nitpick_ignore_regex = [("py:.*", r"(?!erythroxy_tx\.\w+$).*")]
+# Only what `import erythroxy_tx as tx` and `tx.testing` give has an entry here. Types of JAX, numpy and the
+# standard library would need their inventories from the network.
+nitpick_ignore_regex = [("py:.*", r"(?!erythroxy_tx\.(testing\.)?\w+$).*")]
 
 EXAMPLE_OR_CODE = re.compile(r"^ *>>>[\s\S]*?(?=\n *\n|\Z)|(?<![`:])`([^`]+)`(?!`)", re.MULTILINE)
 
 # Sphinx's own default does not compare the messages of exceptions.
 doctest_default_flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.DONT_ACCEPT_TRUE_FOR_1
 doctest_test_doctest_blocks = ""  # those of docstrings: pytest runs them
+doctest_global_setup = "__name__ = '__main__'"  # a function of a page is like one of a script
 
 
 def rewrite_docstring(app: Sphinx, what, name, obj, options, lines: list[str]) -> None:
