@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+PROFILE ?= fast
 RUN := $(VENV)/bin/python
 SPHINX := -q -n -W --keep-going -d docs/_build/doctrees
 
@@ -14,12 +15,13 @@ SPHINX := -q -n -W --keep-going -d docs/_build/doctrees
 help: ## print this help
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo "PYTHON=$(PYTHON) is the interpreter that makes the virtual environment, VENV=$(VENV) its folder."
+	@echo "PROFILE=$(PROFILE) says how many inputs a proof tries: fast, ci or thorough."
 
 demo: $(VENV)/demo.stamp ## run the example that the README shows
 	$(RUN) examples/relocate_ridge.py
 
 test: $(VENV)/test.stamp ## run the tests, and the examples in the docstrings
-	$(RUN) -m pytest -n 2 --doctest-modules tests erythroxy_tx
+	$(RUN) -m pytest -n 2 --doctest-modules --erythroxy-profile=$(PROFILE) tests erythroxy_tx
 
 lint: $(VENV)/lint.stamp ## check style and format
 	$(RUN) -m ruff check .

@@ -56,10 +56,7 @@ class Judge:
     @functools.cached_property
     def traceable(self) -> Fn | None:
         """What of the candidate works inside a trace, or None where that is the reference itself."""
-        found = self.candidate
-        for transform in stack(self.candidate):
-            if not transform.traceable:
-                found = transform.fn
+        found = traceable_part(self.candidate)
         return None if found is self.reference else found
 
     def example(self, args: tuple) -> Example:
@@ -236,6 +233,15 @@ class _Exacts:
         candidate = None if self.held.candidate is None else lambda: pick(self.candidate)
         determined = ties or not any(np.isnan(x).any() for x in jtu.tree_leaves(self.exact[0]) if is_smooth(x))
         return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, determined)
+
+
+def traceable_part(fn: Any) -> Fn:
+    """What works inside a trace of a decorated function: what is inside the last transform that does not."""
+    found = fn
+    for transform in stack(fn):
+        if not transform.traceable:
+            found = transform.fn
+    return found
 
 
 def _compiled(fn: Any) -> Fn:

@@ -19,6 +19,8 @@ from erythroxy_tx.testing.reproduce import in_code
 from erythroxy_tx.testing.reproduce import script
 from erythroxy_tx.testing.ways import WAYS
 
+DEFAULT_WAYS = ("jit", "vmap", "grad", "scan", "method", "remat")
+
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
@@ -42,7 +44,7 @@ def prove(
     *,
     contract: Any = None,
     grads: bool = True,
-    under: Sequence[str] = ("jit", "vmap", "grad", "scan", "method", "remat"),
+    under: Sequence[str] = DEFAULT_WAYS,
     max_examples: int | None = None,
     seed: int | None = None,
 ) -> Proof:
@@ -84,34 +86,49 @@ def prove(
       jit      5 inputs, values
       grad     5 inputs, values and gradients
     """
-    reference, candidate = _sides(fn)
     check_arguments("prove", inputs, contract, max_examples)
     _check_ways(under)
-    judge = Judge(reference, candidate, contract)
-    subject = repr(candidate) if isinstance(candidate, Transform) else name_of(candidate)
-    found = []
-    for way in under:
-        if judge.traceable is None and not WAYS[way].direct:
-            outer = stack(candidate)[0].name if stack(candidate) else "the candidate"
-            found.append(WayProof(way, 0, note=f"nothing to hold: {outer} works outside a trace, around the reference"))
-            continue
+    return Claim(fn, contract=contract, grads=grads).search(inputs, under, max_examples, seed)
+
+
+class Claim:
+    """That a candidate computes what its reference computes. What it compiles is kept from search to search.
+
+    **Raises:** `TypeError` for a function that there is nothing to hold against.
+    """
+
+    def __init__(self, fn: Any, *, contract: Any = None, grads: bool = True):
+        self.reference, self.candidate = _sides(fn)
+        self.contract, self.grads = contract, grads
+        self.judge = Judge(self.reference, self.candidate, contract)
+        self.subject = repr(self.candidate) if isinstance(self.candidate, Transform) else name_of(self.candidate)
+
+    def search(
+        self, inputs: SearchStrategy[Any], under: Sequence[str], max_examples: int | None, seed: int | None
+    ) -> Proof:
+        """Look for a counterexample, way after way."""
+        return Proof(self.subject, tuple(self._under(way, inputs, max_examples, seed) for way in under))
+
+    def _under(self, way: str, inputs: SearchStrategy[Any], max_examples: int | None, seed: int | None) -> WayProof:
+        if self.judge.traceable is None and not WAYS[way].direct:
+            outer = stack(self.candidate)[0].name if stack(self.candidate) else "the candidate"
+            return WayProof(way, 0, note=f"nothing to hold: {outer} works outside a trace, around the reference")
         attempt = Attempt(
-            f"prove({subject}) under {way}",
-            functools.partial(judge.findings, way, gradients=grads),
-            f"{subject} does not compute what {name_of(reference)} computes, under {way}",
-            functools.partial(_again, reference, candidate, way, contract, grads),
+            f"prove({self.subject}) under {way}",
+            functools.partial(self.judge.findings, way, gradients=self.grads),
+            f"{self.subject} does not compute what {name_of(self.reference)} computes, under {way}",
+            functools.partial(self._again, way),
         )
-        found.append(attempt.run(way, inputs, max_examples, seed))
-    return Proof(subject, tuple(found))
+        return attempt.run(way, inputs, max_examples, seed)
 
-
-def _again(reference: Any, candidate: Any, way: str, contract: Any, grads: bool, args: tuple) -> str:
-    options = [f"under=({way!r},)"] + ["grads=False"] * (not grads)
-    options += [] if contract is None else [f"contract={in_code(contract)}"]
-    if unwrapped(candidate) is reference:
-        return script({"f": candidate}, args, f"tx.testing.prove(f, st.just(args), {', '.join(options)})")
-    sides = {"reference": reference, "candidate": candidate}
-    return script(sides, args, f"tx.testing.prove((reference, candidate), st.just(args), {', '.join(options)})")
+    def _again(self, way: str, args: tuple) -> str:
+        """A program that proves one input."""
+        options = [f"under=({way!r},)"] + ["grads=False"] * (not self.grads)
+        options += [] if self.contract is None else [f"contract={in_code(self.contract)}"]
+        pair = {"reference": self.reference, "candidate": self.candidate}
+        sides = {"f": self.candidate} if unwrapped(self.candidate) is self.reference else pair
+        fn = "f" if len(sides) == 1 else f"({', '.join(sides)})"
+        return script(sides, args, f"tx.testing.prove({fn}, st.just(args), {', '.join(options)})")
 
 
 def _sides(fn: Any) -> tuple[Any, Any]:

@@ -30,6 +30,7 @@ from erythroxy_tx.testing.attempt import Attempt
 from erythroxy_tx.testing.attempt import Findings
 from erythroxy_tx.testing.attempt import refused
 from erythroxy_tx.testing.judge import Judge
+from erythroxy_tx.testing.judge import traceable_part
 from erythroxy_tx.testing.nearby import nearby
 from erythroxy_tx.testing.proof import Proof
 from erythroxy_tx.testing.proof import check_arguments
@@ -84,30 +85,33 @@ def prove_relocation(
         raise TypeError(
             f"prove_relocation got atol={atol!r} and contract={contract!r}. Expected atol= with Close alone."
         )
-    port, told = _Port(fn, numpy_ref, contract, atol), f"prove_relocation({name_of(fn)})"
-    call = f"tx.testing.prove_relocation(port, reference, st.just(args), contract={in_code(contract)}"
-    call += f", atol={atol!r})" if atol else ")"
-    attempt = Attempt(
-        told,
-        port.findings,
-        f"{name_of(fn)} does not compute what the numpy original {name_of(numpy_ref)} computes",
-        lambda args: script({"port": fn, "reference": numpy_ref}, args, call),
-        RelocationError,
-    )
-    return Proof(name_of(fn), (attempt.run("numpy", inputs, max_examples, seed),))
+    return Port(fn, numpy_ref, contract, atol).search(inputs, max_examples, seed)
 
 
 _NAMES = "numpy", "port"
 _TINY = float(np.finfo(np.float32).tiny)  # what is below is flushed
 
 
-class _Port:
-    """A port and its original, held to a contract."""
+class Port:
+    """A port and its original, held to a contract. What it compiles is kept from search to search."""
 
-    def __init__(self, fn: Any, numpy_ref: Callable[..., Any], contract: Contract, atol: float):
+    def __init__(self, fn: Any, numpy_ref: Callable[..., Any], contract: Contract, atol: float = 0.0):
         self.fn, self.numpy_ref, self.contract, self.atol = fn, numpy_ref, contract, max(atol, _TINY)
-        self.judge = Judge(fn, fn)  # for the programs of the port
+        self.judge = Judge(traceable_part(fn), fn)  # for the programs of the port
         self._terms: dict[Any, int] = {}
+
+    def search(self, inputs: SearchStrategy[Any], max_examples: int | None, seed: int | None) -> Proof:
+        """Look for a counterexample."""
+        name = name_of(self.fn)
+        fault = f"{name} does not compute what the numpy original {name_of(self.numpy_ref)} computes"
+        attempt = Attempt(f"prove_relocation({name})", self.findings, fault, self._again, RelocationError)
+        return Proof(name, (attempt.run("numpy", inputs, max_examples, seed),))
+
+    def _again(self, args: tuple) -> str:
+        """A program that compares one input."""
+        options = f"contract={in_code(self.contract)}" + f", atol={self.atol!r}" * (self.atol > _TINY)
+        call = f"tx.testing.prove_relocation(port, reference, st.just(args), {options})"
+        return script({"port": self.fn, "reference": self.numpy_ref}, args, call)
 
     def findings(self, args: tuple) -> Findings:
         """What is wrong on one input."""

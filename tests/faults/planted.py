@@ -3,6 +3,7 @@ shows it. Not here: the faults, which are sorted by what goes wrong.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis.strategies import SearchStrategy
 import erythroxy_tx as tx
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.testing import Proof
-from erythroxy_tx.testing import prove
-from erythroxy_tx.testing import prove_relocation
+from erythroxy_tx.testing.proof import DEFAULT_WAYS
+from erythroxy_tx.testing.proof import Claim
+from erythroxy_tx.testing.relocation import Port
 
 Fn = Callable[..., Any]
 
@@ -65,14 +67,17 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    def prove(self, *, max_examples: int | None = None, seed: int | None = None) -> Proof:
-        """Look for a counterexample."""
+    @functools.cached_property
+    def _claim(self) -> Claim | Port:
         if self.original is not None:
-            contract = self.contract or tx.Bitwise()
-            return prove_relocation(
-                self.fn, self.original, self.inputs, contract=contract, max_examples=max_examples, seed=seed
-            )
-        return prove(self.fn, self.inputs, contract=self.contract, max_examples=max_examples, seed=seed)
+            return Port(self.fn, self.original, self.contract or tx.Bitwise())
+        return Claim(self.fn, contract=self.contract)
+
+    def prove(self, *, max_examples: int | None = None, seed: int | None = None) -> Proof:
+        """Look for a counterexample. What is compiled is kept for the next seed."""
+        if isinstance(self._claim, Port):
+            return self._claim.search(self.inputs, max_examples, seed)
+        return self._claim.search(self.inputs, DEFAULT_WAYS, max_examples, seed)
 
 
 def planted(how: Fn, fn: Fn, promise: Any = None, *, on_host: bool = False) -> Planted:
