@@ -119,6 +119,7 @@ class _Held:
         if way.direct:
             self.direct = judge.direct(way_name)
         self.reports: list[tuple[str, LeafReport]] = []
+        self._exacts: dict[int, _Exacts] = {}
 
     @functools.cached_property
     def cotangents(self) -> tuple:
@@ -173,7 +174,7 @@ class _Held:
     def _compared(self, how: str, leaves: tuple, expected: Any, found: Any) -> Iterator[str]:
         of_values = self.judge.promise(self.example)
         of_gradients = _loosest(_contracts(of_values))
-        exacts = _Exacts(self, leaves)
+        exacts = self._exacts.setdefault(id(leaves), _Exacts(self, leaves))
         for i, (reference, candidate) in enumerate(zip(expected[0], found[0], strict=True)):
             exact = exacts.of(of_values, lambda run, i=i: run[0][i])  # type: ignore[misc]
             outcome = compare(reference, candidate, of_values, exact=exact)
