@@ -39,7 +39,7 @@ def test_the_search_does(port, found) -> None:
 
 
 def test_the_code_of_the_counterexample_raises_it_again(found) -> None:
-    code = str(found).partition("To see it again:\n\n")[2]
+    code = str(found).partition("# To see it again:\n")[2]
     with pytest.raises(tx.RelocationError) as again:
         exec(code, {})
     difference = str(found).splitlines()[1]

@@ -32,32 +32,35 @@ class Exact:
     - `nearby`: the results where every float input is moved by one rounding unit. How far they are from `values` is
       how well the inputs determine the result.
     - `candidate`: computes the candidate's result in float64, for what overflows on the way in a narrower dtype.
+    - `strained`: computes the reference's result in its own dtype on inputs that are eight times as large.
     - `determined`: whether the inputs determine the result at all.
     """
 
     values: Any
     nearby: Sequence[Any] = ()
     candidate: Callable[[], Any] | None = None
+    strained: Callable[[], Any] | None = None
     determined: bool = True
 
     def leaves(self) -> "list[Exact]":
         """One `Exact` for each leaf."""
         nearby: list[list[Any]] = [jtu.tree_leaves(tree) for tree in self.nearby]
         return [
-            Exact(leaf, [leaves[i] for leaves in nearby], self.candidate and self._candidate_leaf(i), self.determined)
+            Exact(leaf, [x[i] for x in nearby], _leaf(self.candidate, i), _leaf(self.strained, i), self.determined)
             for i, leaf in enumerate(jtu.tree_leaves(self.values))
         ]
 
-    def _candidate_leaf(self, i: int) -> Callable[[], Any]:
-        return lambda: jtu.tree_leaves(self.candidate and self.candidate())[i]
+
+def _leaf(tree: Callable[[], Any] | None, i: int) -> Callable[[], Any] | None:
+    return None if tree is None else lambda: jtu.tree_leaves(tree())[i]
 
 
 def held_to_exact(pair: Pair, contract: AsAccurate, exact: Exact) -> LeafReport:
     """Hold the second of two leaves to `AsAccurate`.
 
     Where a result in float64 is finite for some inputs nearby and not for others, it is not determined, and nothing
-    is asked. Where one of the two alone is not finite, it overflowed on the way, or it is wrong: the candidate's own
-    float64 result tells which.
+    is asked. Where the candidate alone is not finite, it overflowed on the way, or it is wrong. It is excused where the
+    reference is about to overflow as well, and the candidate's own float64 result is right.
     """
     a, b = pair.wide()
     known = np.asarray(exact.values).astype(a.dtype)
@@ -69,7 +72,7 @@ def held_to_exact(pair: Pair, contract: AsAccurate, exact: Exact) -> LeafReport:
     if pair.inexact:
         off = settled & moved(a, b) & moved(_rounded(known, pair.a.dtype), b)
         narrower = pair.a.dtype != pair.b.dtype  # then it is the dtype that overflows, which the reference's does not
-        if off.any() and (narrower or not _overflowed(contract, known, nearby, settled, exact, pair.b.dtype)):
+        if off.any() and (narrower or not _overflowed(contract, known, nearby, settled, off, exact, pair.b.dtype)):
             faults = [str(first(off, a, b, pair.names, "NaN or infinity in other places"))]
     settled &= np.isfinite(a) & np.isfinite(b)
     for x, y in zip(parts(known), parts(a), strict=True):  # no number in float64: the reference is what there is
@@ -109,10 +112,18 @@ def _spread(known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray, dt
 
 
 def _overflowed(
-    contract: AsAccurate, known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray, exact: Exact, dtype: Any
+    contract: AsAccurate,
+    known: np.ndarray,
+    nearby: list[np.ndarray],
+    settled: np.ndarray,
+    off: np.ndarray,
+    exact: Exact,
+    dtype: Any,
 ) -> bool:
-    """Whether the candidate is right in float64, where nothing overflows."""
-    if exact.candidate is None:
+    """Whether the reference is about to overflow, and the candidate is right in float64, where nothing does."""
+    if exact.candidate is None or exact.strained is None:
+        return False
+    if (off & np.isfinite(np.asarray(exact.strained()).astype(known.dtype))).any():
         return False
     found = np.asarray(exact.candidate()).astype(known.dtype)
     if (settled & moved(known, found)).any():

@@ -127,7 +127,11 @@ def _equation(eqn: Any, ins: Leaves) -> Leaves:
         return list(lax.switch(ins[0], branches, *ins[1:]))
     if name == "custom_linear_solve":
         return _linear_solve(eqn, ins)
-    if (expanded := _compat.expanded(eqn, ins)) is not None:
+    try:
+        expanded = _compat.expanded(eqn, ins)
+    except (TypeError, AssertionError) as error:
+        raise _refusal(eqn, error) from error
+    if expanded is not None:
         return list(map(_widen, expanded))
     return list(map(_widen, _bound(eqn, ins)))
 

@@ -10,6 +10,7 @@ from erythroxy_tx import _compat
 
 _REDUCTIONS = frozenset(["reduce_sum", "reduce_prod", "reduce_and", "reduce_or"])
 _RUNNING = frozenset(["cumsum", "cumprod", "cumlogsumexp"])
+_BY_ROWS = frozenset(["cholesky", "triangular_solve", "lu", "fft", "householder_product", "geqrf"])
 
 
 def longest_sum(fn: Callable[..., Any], *args: Any) -> int:
@@ -31,7 +32,7 @@ def _longest(jaxpr: Any) -> int:
 def _terms(eqn: Any) -> int:
     name, params = eqn.primitive.name, eqn.params
     inner = max(map(_longest, _compat.sub_jaxprs(eqn)), default=1)
-    sizes = [getattr(var.aval, "shape", ()) for var in eqn.invars]
+    sizes: list[Any] = [getattr(var.aval, "shape", ()) for var in eqn.invars]
     if name in _REDUCTIONS:
         return math.prod(sizes[0][axis] for axis in params["axes"])
     if name in _RUNNING:
@@ -47,6 +48,8 @@ def _terms(eqn: Any) -> int:
         return math.prod(sizes[1])
     if name == "reduce_window_sum":
         return math.prod(params["window_dimensions"])
+    if name in _BY_ROWS:
+        return sizes[0][-1]
     if name in ("scatter-add", "scatter_add"):
         return math.prod(sizes[2])
     return inner * params["length"] if name == "scan" else inner

@@ -86,6 +86,7 @@ class Attempt:
         self.told, self.judge, self.fault, self.code, self.kind = told, judge, fault, code, error
         self.refusals: list[RefusedByBothError] = []
         self.gradients = False
+        self.compared = 0  # elements
         self.undecided: dict[str, int] = {}
         self.decided: set[str] = set()
 
@@ -101,8 +102,13 @@ class Attempt:
             raise ContractError(
                 f"{self.told} compared nothing: the reference and the candidate raised on each of "
                 f"{self.search.tried} inputs ({self.refusals[-1]}). Expected inputs that the reference takes, and "
-                "ways in which it can be called. Fix: other inputs=, fewer under=, or grads=False."
+                "ways in which it can be called. Fix: other inputs=, and for prove fewer under= or grads=False."
             ) from self.refusals[-1]
+        if not self.compared and len(self.refusals) < self.search.tried:
+            raise ContractError(
+                f"{self.told} compared nothing: the results of {self.search.tried} inputs hold no number. Expected "
+                "results with elements. Fix: a return value, or inputs= that are not all empty."
+            )
         if vague := sorted(name for name, n in self.undecided.items() if n >= _ENOUGH and name not in self.decided):
             raise ContractError(
                 f"{self.told} decided nothing about {vague[0]}: on each of {self.undecided[vague[0]]} inputs the "
@@ -113,6 +119,7 @@ class Attempt:
         return WayProof(way, self.search.tried, len(self.refusals), self.gradients)
 
     def _test(self, drawn: Any) -> None:
+        __tracebackhide__ = True  # what is worth reading is the message
         args = drawn if type(drawn) is tuple else (drawn,)
         try:
             found = self.judge(args)
@@ -130,6 +137,7 @@ class Attempt:
             raise fault
         for name, report in found.reports:
             self.gradients |= name.startswith("the gradient")
+            self.compared += report.total
             if report.decided:
                 self.decided.add(name)
             elif report.total:

@@ -30,6 +30,7 @@ from erythroxy_tx.testing.attempt import refused
 from erythroxy_tx.testing.called import Example
 from erythroxy_tx.testing.called import Fn
 from erythroxy_tx.testing.called import Program
+from erythroxy_tx.testing.nearby import eightfold
 from erythroxy_tx.testing.nearby import nearby
 from erythroxy_tx.testing.ways import WAYS
 from erythroxy_tx.testing.ways import Way
@@ -69,7 +70,11 @@ class Judge:
 
         **Raises:** `RefusedByBothError` where the reference and the candidate raise; what the candidate raises alone.
         """
-        example, way = self.example(args), WAYS[way_name]
+        with np.errstate(over="ignore", invalid="ignore"):  # float64 becomes float32
+            return self._findings(self.example(args), way_name, gradients=gradients)
+
+    def _findings(self, example: Example, way_name: str, *, gradients: bool) -> Findings:
+        way = WAYS[way_name]
         gradients = gradients and way.gradients and any(map(is_smooth, example.leaves))
         held = _Held(self, way_name, way, example, gradients=gradients)
         try:
@@ -178,7 +183,7 @@ class _Held:
         for i, (reference, candidate) in enumerate(zip(expected[0], found[0], strict=True)):
             exact = exacts.of(of_values, lambda run, i=i: run[0][i])  # type: ignore[misc]
             outcome = compare(reference, candidate, of_values, exact=exact)
-            yield from self._told("the result", how + ", with only the first argument batched" * (i > 0), outcome)
+            yield from self._told(self.way.results[i], how, outcome)
         for key, reference in expected[1].items():
             exact = exacts.of(of_gradients, lambda run, key=key: run[1][key])  # type: ignore[misc]
             outcome = compare(reference, found[1][key], of_gradients, exact=exact, dtype_fault=_dtype_fault)
@@ -218,6 +223,10 @@ class _Exacts:
         assert self.held.candidate is not None
         return self._run(self.held.candidate, widened(self.leaves), widened(self.cotangents))
 
+    @functools.cached_property
+    def strained(self) -> Any:
+        return self.held.reference.compiled(eightfold(self.leaves), self.cotangents)
+
     def nearby(self, *, ties: bool) -> list[Any]:
         if ties not in self._nearby:
             inputs, count = (*self.leaves, *self.cotangents), len(self.leaves)
@@ -232,8 +241,9 @@ class _Exacts:
             return None
         ties = all(one.ties for one in promises)
         candidate = None if self.held.candidate is None else lambda: pick(self.candidate)
+        strained = lambda: pick(self.strained)  # noqa: E731
         determined = ties or not any(np.isnan(x).any() for x in jtu.tree_leaves(self.exact[0]) if is_smooth(x))
-        return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, determined)
+        return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, strained, determined)
 
 
 def traceable_part(fn: Any) -> Fn:

@@ -14,6 +14,16 @@ def companion(leaf: Any) -> Any:
     return leaf[::-1] if np.ndim(leaf) else leaf
 
 
+def eightfold(leaves: tuple) -> tuple:
+    """Inputs in which every float is eight times as large: what is about to overflow does."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return tuple(leaf * 8 if _is_inexact(leaf) else leaf for leaf in leaves)
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+
+
 def nearby(leaves: tuple, wide: tuple, *, ties: bool) -> list[tuple]:
     """Inputs in which every float is one rounding unit larger or smaller in magnitude, each place by itself.
 
@@ -32,7 +42,7 @@ def nearby(leaves: tuple, wide: tuple, *, ties: bool) -> list[tuple]:
 
 def _moved(leaf: Any, value: Any, random: np.random.Generator, ties: bool) -> Any:
     kind = jnp.result_type(leaf)
-    if not jnp.issubdtype(kind, jnp.inexact):
+    if not _is_inexact(leaf):
         return value
     found, info = np.array(value), jnp.finfo(kind)
     eps, tiny = float(info.eps), float(info.tiny)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import jax.tree_util as jtu
 from hypothesis.strategies import SearchStrategy
 
+from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.stack import stack
 from erythroxy_tx.core.transform import Transform
@@ -86,7 +88,7 @@ def prove(
       jit      5 inputs, values
       grad     5 inputs, values and gradients
     """
-    check_arguments("prove", inputs, contract, max_examples)
+    check_arguments("prove", inputs, contract, max_examples, seed)
     _check_ways(under)
     return Claim(fn, contract=contract, grads=grads).search(inputs, under, max_examples, seed)
 
@@ -142,13 +144,18 @@ def _sides(fn: Any) -> tuple[Any, Any]:
     )
 
 
-def check_arguments(caller: str, inputs: Any, contract: Any, max_examples: Any) -> None:
+def check_arguments(caller: str, inputs: Any, contract: Any, max_examples: Any, seed: Any) -> None:
     """Refuse inputs that are no strategy, a contract that is a class, and a search that tries nothing."""
     if not isinstance(inputs, SearchStrategy):
         raise TypeError(
             f"{caller} got inputs={type(inputs).__name__}. Expected a Hypothesis strategy. Fix: tx.testing.rows(...), "
             "or st.just((x, y)) for one input."
         )
+    if seed is not None and type(seed) is not int:
+        raise TypeError(f"{caller} got seed={seed!r}. Expected an int, or None for the profile's.")
+    stated = [] if contract is None else jtu.tree_leaves(contract, is_leaf=lambda one: isinstance(one, Contract))
+    if not isinstance(contract, type) and (wrong := [one for one in stated if not isinstance(one, Contract)]):
+        raise TypeError(f"{caller} got contract={wrong[0]!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k).")
     if isinstance(contract, type):
         raise TypeError(f"{caller} got contract={contract.__name__}. Expected an instance: {contract.__name__}(...).")
     if max_examples is not None and (type(max_examples) is not int or max_examples < 1):

@@ -31,6 +31,7 @@ from erythroxy_tx.testing.attempt import Findings
 from erythroxy_tx.testing.attempt import refused
 from erythroxy_tx.testing.judge import Judge
 from erythroxy_tx.testing.judge import traceable_part
+from erythroxy_tx.testing.nearby import eightfold
 from erythroxy_tx.testing.nearby import nearby
 from erythroxy_tx.testing.proof import Proof
 from erythroxy_tx.testing.proof import check_arguments
@@ -71,16 +72,21 @@ def prove_relocation(
 
     >>> import jax.numpy as jnp, numpy as np, erythroxy_tx as tx
     >>> from erythroxy_tx.testing import prove_relocation, rows
-    >>> print(prove_relocation(jnp.sort, np.sort, rows(5, 2), contract=tx.Bitwise(), max_examples=5))
-    no counterexample to sort:
+    >>> print(prove_relocation(jnp.flip, np.flip, rows(5, 2), contract=tx.Bitwise(), max_examples=5))
+    no counterexample to flip:
       numpy    5 inputs, values
     """
-    check_arguments("prove_relocation", inputs, contract, max_examples)
+    check_arguments("prove_relocation", inputs, contract, max_examples, seed)
     if not isinstance(contract, (Bitwise, Close, AsAccurate)):
         raise TypeError(
             f"prove_relocation got contract={contract!r}. Expected Bitwise(), Close(rtol) or AsAccurate(k), one for "
             "every output."
         )
+    for what, given in (("fn", fn), ("numpy_ref", numpy_ref)):
+        if not callable(given):
+            raise TypeError(f"prove_relocation got {what}={given!r}. Expected a function: the port, then its original.")
+    if isinstance(atol, bool) or not isinstance(atol, (int, float)) or not 0 <= atol < math.inf:
+        raise ValueError(f"prove_relocation got atol={atol!r}. Expected a finite number >= 0.")
     if atol and not isinstance(contract, Close):
         raise TypeError(
             f"prove_relocation got atol={atol!r} and contract={contract!r}. Expected atol= with Close alone."
@@ -167,6 +173,7 @@ class Port:
             self._original(wide, example),
             [self._original(one, example) for one in near],
             lambda: as_tuples(program.in_float64((example.leaves, ()), (wide, ()))[0][0]),
+            lambda: self._original(eightfold(example.leaves), example),
         )
 
 

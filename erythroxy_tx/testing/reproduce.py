@@ -60,7 +60,7 @@ def _array(array: np.ndarray) -> str:
     dtype = f"jnp.{array.dtype}" if array.dtype.kind == "V" else repr(str(array.dtype))  # bfloat16 and its kin
     if array.size > _SHORT:
         packed = base64.b85encode(zlib.compress(array.tobytes(), 9)).decode()
-        return f"np.frombuffer(zlib.decompress(base64.b85decode({packed!r})), {dtype}).reshape({array.shape})"
+        return f"np.frombuffer(zlib.decompress(base64.b85decode({packed!r})), {dtype}).reshape({array.shape}).copy()"
     if not array.size:
         return f"np.zeros({array.shape}, {dtype})"
     first = array.reshape(-1)[:1]
@@ -112,7 +112,7 @@ def script(functions: dict[str, Callable[..., Any]], args: tuple, call: str) -> 
         *sorted({_import_of(kind, kind.__name__) for kind in _classes(args)}),
         *(_import_of(fn, name) for name, fn in functions.items()),
     ]
-    return "\n".join(["To see it again:", "", *imports, "", f"args = {value}", call])
+    return "\n".join(["# To see it again:", *imports, "", f"args = {value}", call])
 
 
 def _classes(value: Any) -> set[type]:

@@ -147,6 +147,9 @@ def lengths(max_length: int = 33, *, min_length: int = 0, around: Iterable[int] 
     >>> from erythroxy_tx.testing import lengths
     >>> lengths(100, around=[10]).validate()
     """
+    if not isinstance(around, Iterable) or isinstance(around, str):
+        raise InvalidArgument(f"lengths got around={around!r}. Expected several ints >= 0, as in around=[size].")
+    around = list(around)
     for name, value in (("max_length", max_length), ("min_length", min_length), *(("around", k) for k in around)):
         _count("lengths", name, value)
     if min_length > max_length:

@@ -3,6 +3,7 @@ ones, NaN and infinities, and the edges of the dtype. Not here: arrays of them (
 """
 
 import math
+import sys
 from typing import Any
 from typing import Literal
 
@@ -30,6 +31,8 @@ class Bounds:
         bounded = low is not None or high is not None
         self.nan = self._special("allow_nan", nan, default=not bounded)
         self.infinity = self._special("allow_infinity", infinity, default=not bounded)
+        if self.infinity and low is not None and high is not None:
+            raise InvalidArgument(f"{caller} got allow_infinity=True with two bounds, between which there is none.")
         if self.nan and bounded:
             raise InvalidArgument(
                 f"{caller} got allow_nan=True with bounds. Expected one of them: NaN is in no bounds."
@@ -40,18 +43,28 @@ class Bounds:
             return None
         if jnp.issubdtype(self.dtype, np.complexfloating):
             raise InvalidArgument(f"{self.caller} got {name}={value!r} for {self.dtype}, which has no order.")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124
             raise InvalidArgument(f"{self.caller} got {name}={value!r}. Expected a number.")
-        if not self.inexact and self.dtype != np.bool_:
-            limits = np.iinfo(self.dtype)
-            if not isinstance(value, int) or not limits.min <= value <= limits.max:
-                raise InvalidArgument(f"{self.caller} got {name}={value!r}, which is no {self.dtype}.")
-        elif self.inexact and float(_narrowed(value, self.dtype)) != value:
-            raise InvalidArgument(
-                f"{self.caller} got {name}={value!r}, which {self.dtype} cannot hold: it would be "
-                f"{float(_narrowed(value, self.dtype))!r}."
-            )
+        if self.inexact:
+            return self._inside(name, value)
+        limits = np.iinfo(self.dtype) if self.dtype != np.bool_ else None
+        if limits is not None and (not isinstance(value, int) or not limits.min <= value <= limits.max):
+            raise InvalidArgument(f"{self.caller} got {name}={value!r}, which is no {self.dtype}.")
         return value
+
+    def _inside(self, name: str, value: float) -> float:
+        """The nearest number of the dtype that is within the bound."""
+        if abs(value) > sys.float_info.max:
+            raise InvalidArgument(
+                f"{self.caller} got {name}={value!r}. Expected a finite number, or None for no bound."
+            )
+        found = _narrowed(value, self.dtype)
+        if math.isinf(float(found)):
+            raise InvalidArgument(f"{self.caller} got {name}={value!r}, which is beyond {self.dtype}.")
+        outside = float(found) < value if name == "min_value" else float(found) > value
+        towards = np.asarray(math.inf if name == "min_value" else -math.inf, self.dtype)
+        return float(np.nextafter(found, towards)) if outside else float(found)
 
     def _special(self, name: str, value: bool | None, *, default: bool) -> bool:
         if value not in (None, True, False):

@@ -24,6 +24,7 @@ class Way:
 
     - `build`: (function of leaves, how many leaves its first argument has) → a function of the leaves, and with
       `paired` of as many again, that returns a list of results like the function's.
+    - `results`: what its results are called.
     - `paired`: whether it takes two inputs, and so sees whether they are mixed.
     - `gradients`: whether it is compared through its derivatives as well as its values.
     - `place`: where the candidate is put before it is called.
@@ -32,6 +33,7 @@ class Way:
     """
 
     build: Callable[[Fn, int], Fn]
+    results: tuple[str, ...] = ("the result",)
     paired: bool = False
     gradients: bool = True
     place: Callable[[Fn], Fn] | None = None
@@ -96,12 +98,12 @@ def _put(place: Callable[[Fn], Fn] | None) -> Way:
 
 WAYS = {
     "jit": _put(None),
-    "vmap": Way(_vmap, paired=True),
+    "vmap": Way(_vmap, ("the result", "the result, with only the first argument batched,"), paired=True),
     "grad": Way(_itself),
     "scan": Way(_scan, paired=True),
     "method": _put(as_method),
     "remat": Way(_remat),
-    "jvp": Way(_jvp, gradients=False),
+    "jvp": Way(_jvp, ("the result", "the tangent of the result"), gradients=False),
     "eager": Way(_itself, gradients=False, direct=True, traced=False),
     "module": _put(as_module),
     "kwargs": _put(by_keyword),

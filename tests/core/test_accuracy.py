@@ -36,10 +36,15 @@ def test_what_overflows_on_the_way_is_decided_in_float64() -> None:
     exact = np.float64([0.0, 1.0])
     for candidate in (f32(NAN, 1), f32(INF, 1), f32(-INF, 1)):
         assert not holds(f32(0, 1), candidate, Exact(exact))
-        assert holds(f32(0, 1), candidate, Exact(exact, candidate=lambda: exact))
+        assert not holds(f32(0, 1), candidate, Exact(exact, candidate=lambda: exact))
+        strained = lambda: f32(INF, 8)  # noqa: E731
+        assert holds(f32(0, 1), candidate, Exact(exact, candidate=lambda: exact, strained=strained))
+        assert not holds(f32(0, 1), candidate, Exact(exact, candidate=lambda: exact, strained=lambda: f32(0, INF)))
         for wrong in (np.float64([0.0, 2.0]), np.float64([NAN, 1.0]), np.float64([0.1, 1.0])):
-            assert not holds(f32(0, 1), candidate, Exact(exact, candidate=lambda wrong=wrong: wrong))
-        assert not holds(f32(0, 2), f32(NAN, 1.5), Exact(np.float64([0, 2]), candidate=lambda: np.float64([0, 2])))
+            assert not holds(f32(0, 1), candidate, Exact(exact, candidate=lambda wrong=wrong: wrong, strained=strained))
+        assert not holds(
+            f32(0, 2), f32(NAN, 1.5), Exact(np.float64([0, 2]), candidate=lambda: np.float64([0, 2]), strained=strained)
+        )
 
 
 def test_the_candidate_in_float64_is_asked_for_only_then() -> None:

@@ -1,5 +1,6 @@
 """`prove`: what it finds, how it tells it, what it refuses to say, and what it leaves as it was."""
 
+import functools
 import re
 import types
 from pathlib import Path
@@ -69,8 +70,7 @@ def test_a_counterexample_is_the_smallest_and_says_where() -> None:
 
 
 def run_again(message: str, **scope: Any) -> None:
-    program = message.partition("To see it again:\n")[2]
-    exec(compile(re.sub(r"^# (\w+) is .*", "", program, flags=re.MULTILINE), "<program>", "exec"), scope)
+    exec(compile(message.partition("# To see it again:\n")[2], "<program>", "exec"), scope)
 
 
 def test_the_program_in_the_message_finds_it_again() -> None:
@@ -200,7 +200,7 @@ def test_what_the_reference_refuses_the_candidate_must_refuse() -> None:
         return x * 2
 
     some = rows(st.sampled_from([1, 3]), 2)
-    proof = prove((refusing, refusing), some, under=("jit",), max_examples=10, seed=0)
+    proof = prove((refusing, functools.partial(refusing)), some, under=("jit",), max_examples=10, seed=0)
     assert 0 < proof.ways[0].refused < 10
     assert f"{proof.ways[0].refused} refused by both" in str(proof)
     error = caught((refusing, lambda x: x * 2), some, under=("jit",))
@@ -239,6 +239,33 @@ def test_a_proof_of_nothing_is_none() -> None:
         )
 
 
+def test_results_without_numbers_prove_nothing() -> None:
+    for nothing in (lambda x: None, lambda x: (), lambda x: x[:0]):
+        with pytest.raises(tx.ContractError, match="compared nothing: the results of 3 inputs hold no number"):
+            prove((nothing, lambda x, f=nothing: f(x)), ONE, under=("jit",), max_examples=3)
+
+
+def test_an_overflow_that_the_reference_avoids_is_no_excuse() -> None:
+    def naive(x: Any) -> Any:
+        return jnp.exp(x) / jnp.exp(x).sum()
+
+    error = caught((jax.nn.softmax, naive), st.just(np.full(3, 200, np.float32)), contract=as_accurate, under=("jit",))
+    assert "NaN or infinity in other places" in str(error)
+    reversed_sum = (lambda x: x.sum(), lambda x: lax.fori_loop(0, 4, lambda i, c: c + x[3 - i], jnp.float32(0)))
+    order = np.float32([-3e38, 3e38, 3e38, -3e38])
+    assert prove(reversed_sum, st.just(order), contract=as_accurate, under=("jit",), max_examples=1)
+
+
+def test_the_tangent_is_called_by_its_name() -> None:
+    @jax.custom_jvp
+    def square(x: Any) -> Any:
+        return x * x
+
+    square.defjvp(lambda p, t: (p[0] * p[0], p[0] * t[0]))
+    error = caught((lambda x: x * x, square), ONE, contract=tx.Close(1e-5), under=("jvp",))
+    assert "the tangent of the result: " in str(error)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "told"),
     [
@@ -250,6 +277,8 @@ def test_a_proof_of_nothing_is_none() -> None:
         (lambda: prove((sums, sums, sums), ONE), TypeError, "Expected a decorated function or a pair"),
         (lambda: prove(chunked_sums, np.ones((4, 2))), TypeError, "inputs=ndarray. Expected a Hypothesis strategy"),
         (lambda: prove(chunked_sums, ONE, contract=tx.Bitwise), TypeError, "contract=Bitwise. Expected an instance"),
+        (lambda: prove(chunked_sums, ONE, contract="Bitwise"), TypeError, "contract='Bitwise'. Expected Bitwise"),
+        (lambda: prove(chunked_sums, ONE, seed=1.5), TypeError, "seed=1.5. Expected an int"),
         (lambda: prove(chunked_sums, ONE, under="jit"), ValueError, "under='jit'. Expected a tuple of some of 'jit'"),
         (lambda: prove(chunked_sums, ONE, under=()), ValueError, r"under=\(\)"),
         (lambda: prove(chunked_sums, ONE, under=("jit", "pmap")), ValueError, "'pmap' in under="),

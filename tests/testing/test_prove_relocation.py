@@ -164,12 +164,19 @@ def test_the_original_gets_copies() -> None:
         ({"contract": 1e-6}, TypeError, "contract=1e-06. Expected Bitwise"),
         ({"contract": (BITS, BITS)}, TypeError, "one for every output"),
         ({"contract": BITS, "atol": 1e-3}, TypeError, "atol=0.001 and contract=Bitwise"),
+        ({"contract": tx.Close(1e-6), "atol": -1.0}, ValueError, "atol=-1.0. Expected a finite number >= 0"),
         ({"contract": BITS, "max_examples": -1}, ValueError, "max_examples=-1"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=re.escape(told)):
         prove_relocation(total, total, rows(5, 2), **options)
+
+
+def test_what_is_no_function() -> None:
+    for fn, original, told in [(3, np.sort, "fn=3"), (total, None, "numpy_ref=None")]:
+        with pytest.raises(TypeError, match=f"got {told}. Expected a function"):
+            prove_relocation(fn, original, rows(5, 2), contract=BITS)
 
 
 # ---------------------------------------------------------------------- what people reported

@@ -177,11 +177,10 @@ batched = jax.vmap(total)
 
 
 def run(text: str) -> dict[str, Any]:
-    """What a script leaves behind; its first line is for a reader."""
-    head, _, code = text.partition("\n\n")
-    assert head == "To see it again:"
+    """What a script leaves behind."""
+    assert text.startswith("# To see it again:\nimport ")
     scope: dict[str, Any] = {}
-    exec(compile(code, "<script>", "exec"), scope)
+    exec(compile(text, "<script>", "exec"), scope)
     return scope
 
 

@@ -46,7 +46,7 @@ def test_float_totals_are_inexact_whatever_leads_to_them(kind: str) -> None:
     f = tx.chunked(lax.map, 4, out=kind)(lambda x: x[0])
     assert tx.contract(f, jnp.ones((8, 3))) == AsAccurate(4)
     assert tx.contract(f, jnp.ones((2, 3))) == AsAccurate(4)
-    assert tx.contract(f, jnp.ones((1, 3))) == Bitwise()  # one chunk
+    assert tx.contract(f, jnp.ones((1, 3))) == AsAccurate(4)  # one chunk, compiled in another program
 
 
 def test_a_stack_promises_what_its_parts_do() -> None:
