@@ -14,7 +14,6 @@ import numpy as np
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.numeric import LeafReport
 from erythroxy_tx.core.numeric import Pair
-from erythroxy_tx.core.numeric import finite
 from erythroxy_tx.core.numeric import first
 from erythroxy_tx.core.numeric import measured
 from erythroxy_tx.core.numeric import most
@@ -32,7 +31,8 @@ class Exact:
     - `nearby`: the results where every float input is moved by one rounding unit. How far they are from `values` is
       how well the inputs determine the result.
     - `candidate`: computes the candidate's result in float64, for what overflows on the way in a narrower dtype.
-    - `strained`: computes the reference's result in its own dtype on inputs that are eight times as large.
+    - `strained`: computes the reference's result in its own dtype on inputs that are eight times as large, and more
+        than 8.
     - `determined`: whether the inputs determine the result at all.
     """
 
@@ -74,19 +74,44 @@ def held_to_exact(pair: Pair, contract: AsAccurate, exact: Exact) -> LeafReport:
         narrower = pair.a.dtype != pair.b.dtype  # then it is the dtype that overflows, which the reference's does not
         if off.any() and (narrower or not _overflowed(contract, known, nearby, settled, off, exact, pair.b.dtype)):
             faults = [str(first(off, a, b, pair.names, "NaN or infinity in other places"))]
-    settled &= np.isfinite(a) & np.isfinite(b)
-    for x, y in zip(parts(known), parts(a), strict=True):  # no number in float64: the reference is what there is
-        x[~np.isfinite(x)] = y[~np.isfinite(x)]
-    a, b, known = (np.where(settled, values, 0) for values in (a, b, known))
-    error, own, slack = most(b - known), most(a - known), _slack(contract, known, pair.b.dtype)
-    if pair.b.dtype == np.bool_:
-        error, own = (float(np.count_nonzero(values != known)) for values in (b, a))
-    spread = _spread(known, nearby, settled, pair.b.dtype)
+    for x, y, z in zip(parts(known), parts(a), parts(_rounded(known, pair.a.dtype)), strict=True):
+        x[~np.isfinite(z)] = y[~np.isfinite(z)]  # no number in this dtype: the reference is what there is
+    settled &= np.isfinite(known)
+    known = np.where(settled, known, 0)
+    a, b = (np.where(settled & np.isfinite(values), values, known) for values in (a, b))
+    if not pair.inexact:
+        return _held_by_count(pair, contract, a, b, known, nearby, settled)
+    own, spread = most(a - known), _spread(known, nearby, settled)
+    slack = _slack(contract, known, pair.b.dtype)
     allowed = contract.k * max(own, spread) + slack
     told = f"allowed {allowed:.3g} from float64 = {contract.k:g} × {max(own, spread):.3g} + {slack:.3g}"
-    size = float(a.size) if pair.b.dtype == np.bool_ else most(known)
-    decided = bool(settled.any()) and allowed <= max(_VAGUE * size, 2 * slack)
-    return measured(pair, *finite(a, b), faults, lambda _: (allowed, told), error, decided=decided)
+    size = most(known)
+    decided = allowed <= _VAGUE * size if size else None
+    return measured(pair, a, b, faults, lambda _: (allowed, told), most(b - known), decided=decided)
+
+
+def _held_by_count(
+    pair: Pair,
+    contract: AsAccurate,
+    a: np.ndarray,
+    b: np.ndarray,
+    known: np.ndarray,
+    nearby: list[np.ndarray],
+    settled: np.ndarray,
+) -> LeafReport:
+    """Integers and bools that rounded floats may have decided: no more are turned than rounding turns, and integers
+    are not further off than it moves them, and 1.
+    """
+    runs = [a, *(np.where(settled, one, known) for one in nearby)]
+    turned = max(int(np.count_nonzero(one != known)) for one in runs)
+    spare = max(pair.b.dtype != np.bool_, known.size // 1000)
+    few = contract.k * turned + spare
+    far = contract.k * max(most(one - known) for one in runs) + 1.0
+    wrong, off = int(np.count_nonzero(b != known)), most(b - known)
+    told = f"allowed {few:g} that rounding turned = {contract.k:g} × {turned} + {spare:d}, by {far:g} at most"
+    decided = contract.k * turned <= known.size / 2 if known.size else None
+    fits = wrong <= few and (off <= far or pair.b.dtype == np.bool_)
+    return measured(pair, a, b, [], lambda _: (0.0, told), 0.0 if fits else 1.0, decided=decided)
 
 
 def _rounded(known: np.ndarray, dtype: Any) -> np.ndarray:
@@ -95,20 +120,15 @@ def _rounded(known: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _slack(contract: AsAccurate, known: np.ndarray, dtype: Any) -> float:
-    if dtype == np.bool_:
-        return float(known.size // 1000)
-    if jnp.issubdtype(dtype, np.inexact):
-        info = jnp.finfo(dtype)
-        return contract.units * float(info.eps) * most(known) + float(info.tiny)  # subnormals are flushed
-    return 1.0  # an integer that a rounded float decided
+    """Rounding units, of a narrow dtype only two: what is summed is wider, and rounded once."""
+    info = jnp.finfo(dtype)
+    units = min(contract.units * float(info.eps), max(2 * float(info.eps), 2.0**-10))
+    return units * most(known) + float(info.tiny)  # subnormals are flushed
 
 
-def _spread(known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray, dtype: Any) -> float:
+def _spread(known: np.ndarray, nearby: list[np.ndarray], settled: np.ndarray) -> float:
     """How far inputs one rounding unit away move the result."""
-    apart = [np.where(settled & np.isfinite(one), one - known, 0) for one in nearby]
-    if dtype == np.bool_:
-        return float(max((np.count_nonzero(one) for one in apart), default=0))
-    return max(map(most, apart), default=0.0)
+    return max((most(np.where(settled & np.isfinite(one), one - known, 0)) for one in nearby), default=0.0)
 
 
 def _overflowed(
@@ -130,5 +150,5 @@ def _overflowed(
         return False
     settled = settled & np.isfinite(known)
     known = np.where(settled, known, 0)
-    allowed = contract.k * _spread(known, nearby, settled, dtype) + _slack(contract, known, dtype)
+    allowed = contract.k * _spread(known, nearby, settled) + _slack(contract, known, dtype)
     return most(np.where(settled, found, 0) - known) <= allowed

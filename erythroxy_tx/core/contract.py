@@ -52,9 +52,10 @@ class AsAccurate(Contract):
 
     The promise for sums in another order that then run through a solve, a division or a cancellation,
     where no bound from lengths alone holds. How far nearby inputs move the result says what it is worth: the
-    reference may be exact by luck. For integers, which rounded floats decided, the slack is 1; for bools the errors
-    are the numbers of wrong ones, and the slack is one in a thousand. Where a result is not finite in the narrower
-    dtype alone, float64 decides.
+    reference may be exact by luck. Of bfloat16 and float16 the slack is two units: what is summed is wider. Of integers
+    and bools, which rounded floats decided, at most `k` times as many are wrong as in the reference or nearby, and one
+    in a thousand or one; integers by 1 more than there. Where a result is not finite in the narrower dtype alone,
+    float64 decides.
 
     **Arguments:**
 

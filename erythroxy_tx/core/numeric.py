@@ -26,7 +26,7 @@ class LeafReport:
     scale: float = 0.0
     differing: int = 0
     total: int = 0
-    decided: bool = True  # whether a wrong result would have been told from a rounded one
+    decided: bool | None = True  # whether a wrong result would have been told from a rounded one; None of zeros
 
     def __str__(self) -> str:
         return f"{self.path or 'result'}: " + (
@@ -75,7 +75,7 @@ def measured(
     rule: Callable[[float], tuple[float, str]],
     error: float | None = None,
     *,
-    decided: bool = True,
+    decided: bool | None = True,
 ) -> LeafReport:
     """The report on finite numbers: their largest difference, or `error` in its place, is within the rule's."""
     difference = magnitude(b - a)

@@ -129,7 +129,7 @@ def _equation(eqn: Any, ins: Leaves) -> Leaves:
         return _linear_solve(eqn, ins)
     try:
         expanded = _compat.expanded(eqn, ins)
-    except (TypeError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError) as error:
         raise _refusal(eqn, error) from error
     if expanded is not None:
         return list(map(_widen, expanded))

@@ -109,7 +109,8 @@ class Attempt:
                 f"{self.told} compared nothing: the results of {self.search.tried} inputs hold no number. Expected "
                 "results with elements. Fix: a return value, or inputs= that are not all empty."
             )
-        if vague := sorted(name for name, n in self.undecided.items() if n >= _ENOUGH and name not in self.decided):
+        enough = min(_ENOUGH, self.search.tried)
+        if vague := sorted(name for name, n in self.undecided.items() if n >= enough and name not in self.decided):
             raise ContractError(
                 f"{self.told} decided nothing about {vague[0]}: on each of {self.undecided[vague[0]]} inputs the "
                 "contract allows an error of more than a tenth of the largest magnitude, since the reference is as far "
@@ -140,5 +141,5 @@ class Attempt:
             self.compared += report.total
             if report.decided:
                 self.decided.add(name)
-            elif report.total:
+            elif report.decided is False:
                 self.undecided[name] = self.undecided.get(name, 0) + 1

@@ -30,8 +30,8 @@ from erythroxy_tx.testing.attempt import refused
 from erythroxy_tx.testing.called import Example
 from erythroxy_tx.testing.called import Fn
 from erythroxy_tx.testing.called import Program
-from erythroxy_tx.testing.nearby import eightfold
 from erythroxy_tx.testing.nearby import nearby
+from erythroxy_tx.testing.nearby import strained
 from erythroxy_tx.testing.ways import WAYS
 from erythroxy_tx.testing.ways import Way
 from erythroxy_tx.testing.ways import is_smooth
@@ -160,17 +160,24 @@ class _Held:
         """Call the candidate on host arrays, and again after they were changed in place."""
         example = self.example
         copies = [x.copy() if isinstance(x, np.ndarray) else x for x in example.leaves]
-        yield from self._compared("", example.leaves, expected, self._on_host(copies))
+        found = self._on_host(copies)
+        yield from self._compared("", example.leaves, expected, found)
+        if odd := [x for x in jtu.tree_leaves(found) if not isinstance(x, jax.Array)]:
+            yield f"the result holds {type(odd[0]).__name__}, which is not on the device"
         for i, (copy, value) in enumerate(zip(copies, example.leaves, strict=True)):
             if isinstance(copy, np.ndarray) and copy.tobytes() != value.tobytes():
                 yield f"the call changed its argument {self._name(i)} in place"
+        try:
+            of_twin = self.expected(example.twin)
+        except Exception:  # noqa: BLE001  # the reference refuses the second input
+            return
         for i, value in enumerate(example.twin):
             if isinstance(copies[i], np.ndarray) and copies[i].flags.writeable:
                 copies[i][...] = value
             else:
                 copies[i] = value.copy() if isinstance(value, np.ndarray) else value
-        again = self._on_host(copies)
-        yield from self._compared(" after the inputs were changed", example.twin, self.expected(example.twin), again)
+        yield from self._compared(" after the inputs were changed", example.twin, of_twin, self._on_host(copies))
+        yield from self._compared(" after the next call", example.leaves, expected, found)
 
     def _on_host(self, leaves: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         assert self.direct is not None
@@ -225,7 +232,7 @@ class _Exacts:
 
     @functools.cached_property
     def strained(self) -> Any:
-        return self.held.reference.compiled(eightfold(self.leaves), self.cotangents)
+        return self.held.reference.compiled(strained(self.leaves), self.cotangents)
 
     def nearby(self, *, ties: bool) -> list[Any]:
         if ties not in self._nearby:
@@ -241,9 +248,9 @@ class _Exacts:
             return None
         ties = all(one.ties for one in promises)
         candidate = None if self.held.candidate is None else lambda: pick(self.candidate)
-        strained = lambda: pick(self.strained)  # noqa: E731
+        strain = lambda: pick(self.strained)  # noqa: E731
         determined = ties or not any(np.isnan(x).any() for x in jtu.tree_leaves(self.exact[0]) if is_smooth(x))
-        return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, strained, determined)
+        return Exact(pick(self.exact), list(map(pick, self.nearby(ties=ties))), candidate, strain, determined)
 
 
 def traceable_part(fn: Any) -> Fn:

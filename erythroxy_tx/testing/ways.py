@@ -49,9 +49,10 @@ def _vmap(call: Fn, first: int) -> Fn:
     def run(*leaves: Any) -> list[Any]:
         alone, both = leaves[: len(leaves) // 2], _stacked(leaves)
         results = [jax.vmap(call)(*both)]
-        if 0 < first < len(alone):  # the first argument batched, the others shared
-            axes = [0] * first + [None] * (len(alone) - first)
-            results.append(jax.vmap(call, axes)(*both[:first], *alone[first:]))
+        if 0 < first < len(alone):
+            rest = len(alone) - first
+            results.append(jax.vmap(call, [0] * first + [None] * rest)(*both[:first], *alone[first:]))
+            results.append(jax.vmap(call, [None] * first + [0] * rest)(*alone[:first], *both[first:]))
         return results
 
     return run
@@ -96,9 +97,11 @@ def _put(place: Callable[[Fn], Fn] | None) -> Way:
     return Way(_itself, gradients=False, place=place, direct=True)
 
 
+_PART = "with only the first argument"
+
 WAYS = {
     "jit": _put(None),
-    "vmap": Way(_vmap, ("the result", "the result, with only the first argument batched,"), paired=True),
+    "vmap": Way(_vmap, ("the result", f"the result, {_PART} batched", f"the result, {_PART} shared"), paired=True),
     "grad": Way(_itself),
     "scan": Way(_scan, paired=True),
     "method": _put(as_method),

@@ -44,7 +44,6 @@ def test_a_jitted_wrapper_is_a_plain_callable() -> None:
 
 def test_the_promise_has_the_structure_of_the_result() -> None:
     assert tx.contract(chunked(f), X) == {"rows": tx.Bitwise(), "sum": tx.AsAccurate(4)}
-    assert tx.contract(chunked(f, 8), X) == {"rows": tx.Bitwise(), "sum": tx.Bitwise()}
     assert tx.contract(f, X) == {"rows": tx.Bitwise(), "sum": tx.Bitwise()}
     assert tx.contract(tx.vram_resident(f), X) == {"rows": tx.Bitwise(), "sum": tx.Bitwise()}
     assert tx.contract(tx.vram_resident(chunked(f)), X) == tx.contract(chunked(f), X)

@@ -10,10 +10,9 @@ from planted import Case
 import erythroxy_tx as tx
 from erythroxy_tx.testing import arrays
 from erythroxy_tx.testing import indices
-from erythroxy_tx.testing import lengths
 from erythroxy_tx.testing import rows
 
-FEW = lengths(9)  # each is compiled in every way
+FEW = st.sampled_from([7, 4, 1, 0])  # each is compiled in every way
 N = st.shared(FEW, key="rows")
 
 

@@ -67,17 +67,13 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
-    @functools.cached_property
-    def _claim(self) -> Claim | Port:
+    def search(self) -> Callable[..., Proof]:
+        """A function of `max_examples` and `seed` that looks for a counterexample, and keeps what it compiles."""
         if self.original is not None:
-            return Port(self.fn, self.original, self.contract or tx.Bitwise())
-        return Claim(self.fn, contract=self.contract)
-
-    def prove(self, *, max_examples: int | None = None, seed: int | None = None) -> Proof:
-        """Look for a counterexample. What is compiled is kept for the next seed."""
-        if isinstance(self._claim, Port):
-            return self._claim.search(self.inputs, max_examples, seed)
-        return self._claim.search(self.inputs, DEFAULT_WAYS, max_examples, seed)
+            port = Port(self.fn, self.original, self.contract or tx.Bitwise())
+            return functools.partial(port.search, self.inputs)
+        claim = Claim(self.fn, contract=self.contract)
+        return functools.partial(claim.search, self.inputs, DEFAULT_WAYS)
 
 
 def planted(how: Fn, fn: Fn, promise: Any = None, *, on_host: bool = False) -> Planted:

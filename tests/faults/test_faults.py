@@ -24,7 +24,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None:
     with pytest.raises(tx.IdentityError) as caught:
-        fault.prove(max_examples=60)
+        fault.search()(60, 0)
     record_property("planted fault", fault.name)
     record_property("way", caught.value.way)
     record_property("inputs", caught.value.examples)
@@ -32,7 +32,7 @@ def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None
 
 @pytest.mark.parametrize("case", of_nothing.CASES, ids=str)
 def test_nothing_is_found_in_what_is_right(case: planted.Case) -> None:
-    proof = case.prove()
+    proof = case.search()(None, None)
     assert proof.examples
 
 

@@ -13,7 +13,6 @@ from jax import lax
 
 from erythroxy_tx.testing import arrays
 from erythroxy_tx.testing import indices
-from erythroxy_tx.testing import lengths
 from erythroxy_tx.testing import rows
 
 # (rows of 4, an index for each, a shared 4 × 4 matrix, a shared vector of 4) -> rows of 4
@@ -86,7 +85,7 @@ def programs() -> st.SearchStrategy[Program]:
 
 def arguments() -> st.SearchStrategy[tuple]:
     """What a program takes: at least one row, for a maximum of none is refused."""
-    n = st.shared(lengths(9, min_length=1))
+    n = st.shared(st.sampled_from([7, 4, 1]))
     tame = {"extremes": False, "allow_nan": False, "allow_infinity": False}
     return st.tuples(
         rows(n, 4, **tame), indices(4, n.map(lambda k: (k,))), arrays(shape=(4, 4), **tame), arrays(shape=4, **tame)

@@ -67,7 +67,7 @@ def test_integers_that_rounded_floats_decide(rng: np.random.Generator) -> None:
 
 def test_bools_that_rounded_floats_decide(rng: np.random.Generator) -> None:
     x, v = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((1000, 300), (300,)))
-    bound = jax.jit(lambda x, v: x @ v)(x, v)
+    bound = jax.jit(lambda x, v: x @ v)(x, v) + (jnp.arange(1000) % 10 > 0)  # one in ten is decided by rounding
     assert_promise_kept(lambda x, v, bound: x @ v > bound, "rows", 7, (0, None, 0), x, v, bound)
 
 
