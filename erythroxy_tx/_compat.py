@@ -26,15 +26,16 @@ eager_trace = _core.eval_trace
 @contextlib.contextmanager
 def without_compilation_cache() -> Iterator[None]:
     """Compile everything anew: whether the cache on disk is used is looked up once a process. 0.10.2, 0.12.0."""
-    if not jax.config.jax_enable_compilation_cache:
+    config: Any = jax.config
+    if not config.jax_enable_compilation_cache:
         yield
         return
-    jax.config.update("jax_enable_compilation_cache", False)  # noqa: FBT003
+    config.update("jax_enable_compilation_cache", False)  # noqa: FBT003
     _compilation_cache.reset_cache()
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", True)  # noqa: FBT003
+        config.update("jax_enable_compilation_cache", True)  # noqa: FBT003
         _compilation_cache.reset_cache()
 
 
