@@ -16,6 +16,7 @@ from hypothesis.strategies import SearchStrategy
 from erythroxy_tx.core.progress import progress
 from erythroxy_tx.testing.reproduce import as_code
 
+_STALE = 10
 # Compiling is slow, and a proof may be part of a larger property.
 _SLOW = [HealthCheck.too_slow, HealthCheck.nested_given]
 
@@ -60,8 +61,11 @@ class Search:
             seeds = random.Random(_drawn_seed() if self.seed is None else self.seed)  # noqa: S311  # no secrets
             try:
                 self._property(tried, inputs, seeds.getrandbits(32), examples=1)()
-                for _ in range(self.limit - 1):
+                stale = 0  # runs in a row that drew the simplest input again, of which a strategy may have no other
+                while self.tried < self.limit and stale < _STALE:
+                    before = self.tried
                     self._property(tried, inputs, seeds.getrandbits(32), examples=2)()
+                    stale = stale + 1 if self.tried == before else 0
             except Flaky:
                 if self.failed is None:
                     raise
