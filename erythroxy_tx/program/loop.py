@@ -109,7 +109,7 @@ def run_remat(
     def forward(rows: Leaves, shared: Leaves) -> tuple[Leaves, Any]:
         perturbed = [[x.perturbed for x in leaves] for leaves in (rows, shared)]
         rows, shared = [x.value for x in rows], [x.value for x in shared]
-        return loop(rows, shared), (rows, shared, *(_Flags(tuple(flags)) for flags in perturbed))
+        return loop(rows, shared), (rows, shared, *(Flags(tuple(flags)) for flags in perturbed))
 
     def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
         rows, shared, rows_flags, shared_flags = saved
@@ -117,7 +117,7 @@ def run_remat(
             [i for i, on in enumerate(rows_flags.on) if on],
             [i for i, on in enumerate(shared_flags.on) if on],
         )
-        live = [i for i, ct in enumerate(cotangents) if not _is_zero(ct)]
+        live = [i for i, ct in enumerate(cotangents) if not is_zero(ct)]
         by_row = [i for i in live if isinstance(outs[i], Rows)]
         folded = [i for i in live if not isinstance(outs[i], Rows)]
 
@@ -128,7 +128,7 @@ def run_remat(
             whole, fold_cts = shared_leaves[:shared_count], shared_leaves[shared_count:]
 
             def of_wanted(a: Leaves, b: Leaves) -> Leaves:
-                values = fn(_put(chunk, wanted[0], a), _put(whole, wanted[1], b))
+                values = fn(put(chunk, wanted[0], a), put(whole, wanted[1], b))
                 return [values[i] for i in by_row + folded]
 
             _, vjp = jax.vjp(of_wanted, [chunk[i] for i in wanted[0]], [whole[i] for i in wanted[1]])
@@ -149,7 +149,7 @@ def run_remat(
             for x, primal in zip(found, primals, strict=True)
         ]
         of_rows, of_shared = found[: len(wanted[0])], found[len(wanted[0]) :]
-        return _put([None] * row_count, wanted[0], of_rows), _put([None] * shared_count, wanted[1], of_shared)
+        return put([None] * row_count, wanted[0], of_rows), put([None] * shared_count, wanted[1], of_shared)
 
     loop.defvjp(forward, backward, symbolic_zeros=True)
     return loop(rows, shared)
@@ -169,17 +169,19 @@ def batched_together(outputs: Leaves, inputs: Leaves) -> Leaves:
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class _Flags:
+class Flags:
     """Which leaves are differentiated, carried from the forward rule to the backward one."""
 
     on: tuple[bool, ...]
 
 
-def _is_zero(cotangent: Any) -> bool:
+def is_zero(cotangent: Any) -> bool:
+    """Whether a cotangent is known to be zero, or that of an integer."""
     return isinstance(cotangent, jax.custom_derivatives.SymbolicZero) or cotangent.dtype == jax.dtypes.float0
 
 
-def _put(leaves: Leaves, positions: list[int], values: Leaves) -> Leaves:
+def put(leaves: Leaves, positions: list[int], values: Leaves) -> Leaves:
+    """The leaves with other values at these positions."""
     result = list(leaves)
     for i, value in zip(positions, values, strict=True):
         result[i] = value

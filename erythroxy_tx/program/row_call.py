@@ -101,10 +101,19 @@ class RowCall:
             )
         return [jnp.asarray(leaf) for leaf in jtu.tree_leaves(found)]
 
+    def flat_whole(self, *dynamic: Any) -> list[Any]:
+        """The function on its traced leaves, whatever their number of rows."""
+        return [jnp.asarray(leaf) for leaf in jtu.tree_leaves(self._outputs(*dynamic))]
+
     @functools.cached_property
     def result(self) -> Any:
         """The types of the one-shot result. The function is traced, not run."""
         return jax.eval_shape(self._outputs, *map(struct_of, self.dynamic))
+
+    @property
+    def result_leaves(self) -> list[Any]:
+        """The types of the leaves of the one-shot result."""
+        return jtu.tree_leaves(self.result)
 
     def _outputs(self, *dynamic: Any) -> Any:
         args, kwargs = self.static.merge(dynamic)

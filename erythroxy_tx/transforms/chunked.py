@@ -23,6 +23,7 @@ from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.program.auto import run_auto
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.program.combine import KINDS
@@ -103,12 +104,7 @@ def chunked(
     axes = Prefix.of(in_axes)
     if bad := [a for a in axes.leaves if a is not None and (not isinstance(a, int) or isinstance(a, bool))]:
         raise ValueError(f"tx.chunked got in_axes={in_axes!r} with {bad[0]!r} in it. Expected ints and None.")
-    kinds = Prefix.of(out)
-    if out == "auto":
-        raise ValueError(
-            'tx.chunked got no out=. Expected how each output comes together: out="rows" for one entry a row, '
-            f"or another of {', '.join(map(repr, KINDS))}; a tuple for several outputs."
-        )
+    kinds = Prefix.of("rows" if isinstance(out, str) and out == "auto" else out)
     if bad := [kind for kind in kinds.leaves if kind not in KINDS]:
         raise ValueError(f"tx.chunked got out={out!r} with {bad[0]!r} in it. Expected {', '.join(map(repr, KINDS))}.")
     limit = parse_bytes(budget, "tx.chunked got budget") if budget is not None else None
@@ -120,7 +116,7 @@ def chunked(
         size=size,
         budget=limit,
         in_axes=axes,
-        out=kinds,
+        out=None if isinstance(out, str) and out == "auto" else kinds,
         remat=bool(remat),
         static_argnames=names,
     )
@@ -134,7 +130,7 @@ class Chunked(Transform):
     size: int | None = eqx.field(static=True, kw_only=True)
     budget: int | None = eqx.field(static=True, kw_only=True)
     in_axes: Prefix = eqx.field(static=True, kw_only=True)
-    out: Prefix = eqx.field(static=True, kw_only=True)
+    out: Prefix | None = eqx.field(static=True, kw_only=True)
     remat: bool = eqx.field(static=True, kw_only=True)
     static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
 
@@ -177,6 +173,8 @@ class Chunked(Transform):
         )
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
+        if self.out is None:
+            return call.whole() if plan.one else run_auto(call, plan.size)
         kinds = self._kinds(call)
         if plan.one:
             check_one_chunk(call, kinds)
@@ -184,6 +182,7 @@ class Chunked(Transform):
         return run_declared(call, kinds, plan, self.remat)
 
     def _kinds(self, call: RowCall) -> list[str]:
+        assert self.out is not None
         result = tuple(call.result) if type(call.result) is list else call.result  # a list in `out` became a tuple
         return self.out.spread(result, call.label, "out", "the result")
 
@@ -194,7 +193,7 @@ class Chunked(Transform):
         return self._cut(call, size)
 
     def _cut(self, call: RowCall, size: int, total_bytes: int | None = None) -> Chunks:
-        only_rows = call.length > size and set(self._kinds(call)) == {"rows"}
+        only_rows = self.out is not None and call.length > size and set(self._kinds(call)) == {"rows"}
         return Chunks(call.length, size, overlaps=only_rows, total_bytes=total_bytes)
 
     def _largest(self, call: RowCall) -> Chunks:
@@ -213,6 +212,8 @@ class Chunked(Transform):
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call, loose = self._call(args, kwargs), AsAccurate(4)
         promises = []
+        if self.out is None:
+            return call.unflatten([Bitwise() if exact else loose for exact, _ in exact_outputs(call)])
         for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True):
             gradients = AsAccurate(4, ties=False) if kind in ("max", "min") else loose
             values = Bitwise() if exact and (kind == "rows" or integral) else loose

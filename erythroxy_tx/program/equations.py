@@ -1,0 +1,258 @@
+"""A traced program as a flat list of equations for a known number of rows: calls are opened, what is known is
+computed, and what is computed twice is computed once. Shapes keep the unknown, to tell what is rows.
+Not here: what an equation does to rows (`rules/`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from erythroxy_tx import _compat
+from erythroxy_tx.program.symbol import Symbol
+
+_OPENED = {
+    "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "checkpoint", "jit",
+    "pjit", "remat2",
+}  # fmt: skip
+_DEAD = {"debug_callback", "debug_print"}
+_FOLDED_ELEMENTS = 64  # numbers that the program computes from literals and from n, such as where a slice starts
+_RANDOM = {"random_bits", "random_seed", "random_wrap", "random_unwrap", "random_fold_in", "random_split"}
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Value:
+    """One array of a program. `shape` has the unknown in it, `at` is the shape for the rows at hand."""
+
+    shape: tuple[Any, ...]
+    at: tuple[int, ...]
+    dtype: Any
+    maker: "Equation | None" = None
+    known: Any = None
+    used: bool = False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The axes whose length depends on the number of rows."""
+        return tuple(i for i, dim in enumerate(self.shape) if _compat.is_symbolic(dim))
+
+    def __str__(self) -> str:
+        name = jnp.dtype(self.dtype).name if not jnp.issubdtype(self.dtype, jax.dtypes.extended) else str(self.dtype)
+        short = name.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f")
+        return f"{short}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Equation:
+    """One equation, its parameters those for the rows at hand; `symbolic` are those with the unknown in them."""
+
+    index: int
+    primitive: Any
+    ins: list[Value]
+    outs: list[Value]
+    params: dict[str, Any]
+    symbolic: dict[str, Any]
+    line: str
+    effects: Any
+    opened: Callable[[Any], "Program"]
+
+    @property
+    def name(self) -> str:
+        return str(self.primitive.name)
+
+    def inside(self, closed: Any) -> "Program":
+        """The flat program of one of its parameters."""
+        return self.opened(closed)
+
+    @property
+    def predicate_is_batched(self) -> bool:
+        """Of a while loop: whether each element of a batch goes on for itself."""
+        return bool(_compat.closed(self.symbolic["cond_jaxpr"]).jaxpr.outvars[0].aval.shape)
+
+    @property
+    def rows(self) -> bool:
+        """Whether it has anything to do with rows."""
+        return any(v.rows for v in (*self.ins, *self.outs))
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Program:
+    """Equations in order, from `ins` to `outs`, for `rows` rows."""
+
+    ins: list[Value]
+    outs: list[Value]
+    equations: list[Equation]
+    symbol: Symbol
+    rows: int
+
+    def at(self, dim: Any) -> int:
+        return self.symbol.at(dim, self.rows)
+
+
+def flatten(closed: Any, symbol: Symbol, rows: int) -> Program:
+    """The flat program of a closed one; its constants that are None are its last inputs."""
+    builder = _Builder(symbol, rows)
+    jaxpr = closed.jaxpr
+    ins = [builder.value(v.aval) for v in jaxpr.invars]
+    consts = []
+    for var, const in zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True):
+        consts.append(builder.known(const, var.aval))
+        if const is None:
+            ins.append(consts[-1])
+    outs = builder.run(jaxpr, ins[: len(jaxpr.invars)], consts)
+    for value in outs:
+        value.used = True
+    return Program(ins, outs, builder.equations, symbol, rows)
+
+
+class _Builder:
+    def __init__(self, symbol: Symbol, rows: int):
+        self.symbol, self.rows = symbol, rows
+        self.equations: list[Equation] = []
+        self._same: dict[Any, list[Value]] = {}
+        self._inside: dict[int, tuple[Any, Program]] = {}
+        self._line = ""  # of the call that is open: what is inside of jnp has none of its own
+
+    def value(self, aval: Any) -> Value:
+        shape = tuple(getattr(aval, "shape", ()))
+        return Value(shape, tuple(self.at(d) for d in shape), getattr(aval, "dtype", None))
+
+    def at(self, dim: Any) -> int:
+        return self.symbol.at(dim, self.rows)
+
+    def known(self, constant: Any, aval: Any) -> Value:
+        value = self.value(aval)
+        value.known = constant
+        return value
+
+    def run(self, jaxpr: Any, ins: Sequence[Value], consts: Sequence[Value]) -> list[Value]:
+        env: dict[Any, Value] = dict(zip(jaxpr.invars, ins, strict=True))
+        env.update(zip(jaxpr.constvars, consts, strict=True))
+
+        def of(var: Any) -> Value:
+            if not isinstance(var, _compat.Literal):
+                return env[var]
+            aval: Any = var.aval
+            return self.known(np.asarray(var.val, aval.dtype), aval)
+
+        outer = self._line
+        for eqn in jaxpr.eqns:
+            self._line = _compat.source_line(eqn) or outer
+            env.update(zip(eqn.outvars, self._equation(eqn, [of(v) for v in eqn.invars]), strict=True))
+        self._line = outer
+        return [of(v) for v in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, ins: list[Value]) -> list[Value]:
+        name = eqn.primitive.name
+        if name in _DEAD and not eqn.outvars:
+            return self._added(eqn, ins)
+        if name == "optimization_barrier":
+            return ins
+        if name in _OPENED:
+            return self._opened(_compat.closed(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))), ins)
+        if name == "custom_linear_solve":
+            lengths, first = eqn.params["const_lengths"], eqn.params["const_lengths"].matvec
+            first += lengths.vecmat
+            return self._opened(eqn.params["jaxprs"].solve, [*ins[first : first + lengths.solve], *ins[sum(lengths) :]])
+        if name == "call_hi_primitive":
+            return self._opened(self._expanded(eqn), ins)
+        if name == "dim_as_value":
+            kind = eqn.outvars[0].aval
+            return [self.known(np.asarray(self.at(eqn.params["dim"]), kind.dtype), kind)]
+        if name == "split":
+            return self._split(eqn, ins[0])
+        return self._folded(eqn, ins) or self._added(eqn, ins)
+
+    def _split(self, eqn: Any, source: Value) -> list[Value]:
+        """Each part as a slice of its own."""
+        axis, first, found = eqn.params["axis"], 0, []
+        for var in eqn.outvars:
+            starts, limits = [0] * len(source.shape), list(source.shape)
+            starts[axis], limits[axis] = first, first + var.aval.shape[axis]
+            first = limits[axis]
+            params = {"start_indices": tuple(starts), "limit_indices": tuple(limits), "strides": None}
+            found += self._made(lax.slice_p, params, [source], [var.aval])
+        return found
+
+    def _opened(self, closed: Any, ins: Sequence[Value]) -> list[Value]:
+        consts = [self.known(c, v.aval) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
+        return self.run(closed.jaxpr, ins, consts)
+
+    def _expanded(self, eqn: Any) -> Any:
+        types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+        with self.symbol.standing_for(self.rows):
+            return jax.make_jaxpr(lambda *xs: _compat.expanded(eqn, list(xs)))(*types)
+
+    def _folded(self, eqn: Any, ins: list[Value]) -> list[Value] | None:
+        """What an equation gives whose inputs are known numbers: integers, and one that is made a float."""
+        if not all(isinstance(v.known, np.ndarray) for v in ins) or not ins or eqn.effects:
+            return None
+        outs = [self.value(v.aval) for v in eqn.outvars]
+        small = all(not v.rows and np.prod(v.at) <= _FOLDED_ELEMENTS for v in (*ins, *outs))
+        exact = all(jnp.issubdtype(v.dtype, jnp.integer) or v.dtype == bool for v in outs)
+        number = eqn.primitive.name == "convert_element_type" and not outs[0].at
+        if not small or not (exact or number) or eqn.primitive.name in _RANDOM:
+            return None
+        with jax.ensure_compile_time_eval():
+            found = _compat.bind(eqn.primitive, [v.known for v in ins], self._params(eqn.params))
+        for value, result in zip(outs, found, strict=True):
+            value.known = np.asarray(result)
+        return outs
+
+    def _params(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {key: instantiated(value, self.at) for key, value in params.items()}
+
+    def _added(self, eqn: Any, ins: list[Value]) -> list[Value]:
+        return self._made(eqn.primitive, eqn.params, ins, [v.aval for v in eqn.outvars], eqn.effects)
+
+    def _made(
+        self, primitive: Any, params: dict[str, Any], ins: list[Value], avals: list[Any], effects: Any = ()
+    ) -> list[Value]:
+        """The outputs of an equation: those of an equal one, if there is one."""
+        key = None if effects else self._key(primitive, params, ins, avals)
+        if key is not None and key in self._same:
+            return self._same[key]
+        outs = [self.value(aval) for aval in avals]
+        index = len(self.equations)
+        made = Equation(
+            index, primitive, ins, outs, self._params(params), dict(params), self._line, effects, self._open
+        )
+        for value in ins:
+            value.used = True
+        for value in outs:
+            value.maker = made
+        self.equations.append(made)
+        if key is not None:
+            self._same[key] = outs
+        return outs
+
+    def _key(self, primitive: Any, params: dict[str, Any], ins: list[Value], avals: list[Any]) -> Any:
+        """What tells an equation from others; None for one with a program inside."""
+        if any(hasattr(p, "eqns") or (isinstance(p, (tuple, list)) and any(hasattr(q, "eqns") for q in p))
+               for p in params.values()):  # fmt: skip
+            return None
+        parts = [
+            (v.known.dtype.name, v.known.shape, v.known.tobytes()) if isinstance(v.known, np.ndarray) else id(v)
+            for v in ins
+        ]
+        types = [(a.shape, a.dtype) for a in avals]
+        return primitive.name, tuple(parts), str(sorted(params.items(), key=lambda item: item[0])), str(types)
+
+    def _open(self, closed: Any) -> Program:
+        if id(closed) not in self._inside:
+            self._inside[id(closed)] = closed, flatten(_compat.closed(closed), self.symbol, self.rows)
+        return self._inside[id(closed)][1]
+
+
+def instantiated(param: Any, at: Callable[[Any], int]) -> Any:
+    """A parameter with the number of rows put in; programs inside keep the unknown."""
+    if _compat.is_symbolic(param):
+        return at(param)
+    if type(param) is tuple:
+        return tuple(instantiated(p, at) for p in param)
+    return param

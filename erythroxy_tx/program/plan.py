@@ -1,0 +1,282 @@
+"""The plan of a program: in which passes over the rows its values are computed. Not here: how a pass runs.
+
+A pass goes over the rows once, chunk by chunk. A value that a chunk cannot have by itself, such as a sum over all
+rows, is ready after the pass that computes it; whatever needs it comes in a later pass. Values without rows are
+computed between the passes, once.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from erythroxy_tx.program.blocks import Chunk
+from erythroxy_tx.program.blocks import Range
+from erythroxy_tx.program.blocks import Start
+from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.blocks import whole
+from erythroxy_tx.program.equations import Equation
+from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.rows import Needs
+from erythroxy_tx.program.rows import Step
+from erythroxy_tx.program.rows import kinds_of
+from erythroxy_tx.program.rows import live
+from erythroxy_tx.program.rows import needs
+from erythroxy_tx.program.rules import rule_of
+from erythroxy_tx.program.rules.rule import Carrying
+from erythroxy_tx.program.rules.rule import Folding
+from erythroxy_tx.program.rules.rule import Kind
+from erythroxy_tx.program.rules.rule import mixing
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """An axis of `size` rows in chunks of `step`; the last may be shorter, or overlap the one before."""
+
+    size: int
+    step: int
+    overlaps: bool = False
+
+    @property
+    def looped(self) -> int:
+        """How many chunks of full length there are."""
+        return -(-self.size // self.step) if self.overlaps else self.size // self.step
+
+    @property
+    def tail(self) -> int:
+        """The length of the shorter last chunk, 0 if there is none."""
+        return 0 if self.overlaps else self.size % self.step
+
+    @property
+    def count(self) -> int:
+        return self.looped + bool(self.tail)
+
+    @property
+    def chunk(self) -> Range:
+        """The rows of a chunk of full length."""
+        if self.overlaps:
+            return Range(Start(0, 1, Chunk(self.size - self.step, 1)), self.step)
+        return Range(Start(0, 1, Chunk(max(self.looped - 1, 0) * self.step, self.step)), self.step)
+
+    @property
+    def last(self) -> Range:
+        """The rows of the shorter last chunk."""
+        return Range(Start(self.looped * self.step), self.tail)
+
+
+@dataclasses.dataclass(eq=False)
+class Fold:
+    """A reduction over the rows of a grid."""
+
+    eqn: Equation
+    how: Folding
+
+    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
+        return _wanted(self.eqn, self.how.wants(chunk))
+
+
+@dataclasses.dataclass(eq=False)
+class Carry:
+    """What runs from chunk to chunk; `saved` if a later pass needs where each chunk began."""
+
+    eqn: Equation
+    how: Carrying
+    saved: bool = False
+
+    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
+        return _wanted(self.eqn, self.how.wants(chunk))
+
+
+@dataclasses.dataclass(eq=False)
+class Store:
+    """A value with rows that is written down, for later passes or as a result."""
+
+    value: Value
+
+    @property
+    def axis(self) -> int:
+        return self.value.rows[0]
+
+    @property
+    def eqn(self) -> Equation:
+        assert self.value.maker is not None
+        return self.value.maker
+
+    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
+        parts = whole(self.value)
+        return [(self.value, tuple(chunk if i == self.axis else part for i, part in enumerate(parts)))]
+
+
+Task = Fold | Carry | Store
+
+
+@dataclasses.dataclass(eq=False)
+class Pass:
+    """One way over the rows of a grid."""
+
+    grid: Grid
+    reverse: bool | None = None
+    tasks: list[Task] = dataclasses.field(default_factory=list)
+
+    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
+        return [target for task in self.tasks for target in task.targets(chunk)]
+
+
+@dataclasses.dataclass(eq=False)
+class Plan:
+    """`before[p]` is computed once before pass p, what is left after the last one in `before[-1]`."""
+
+    program: Program
+    size: int
+    kinds: dict[Equation, Kind]
+    kept: set[Value]
+    passes: list[Pass]
+    before: list[list[Step]]
+    carries: dict[Equation, Carry]
+
+    def needs(self, one: Pass, chunk: Range) -> Needs:
+        """What a chunk of a pass computes."""
+        written = {t.value for t in one.tasks if isinstance(t, Store)}
+        return needs(one.targets(chunk), self.kept - written, self.kinds, chunk)
+
+    @property
+    def stored(self) -> list[Value]:
+        """Values with rows that are written down on the way, results not among them."""
+        results = set(self.program.outs)
+        return [t.value for p in self.passes for t in p.tasks if isinstance(t, Store) and t.value not in results]
+
+
+def plan_of(program: Program, size: int, stores: Iterable[Value] = ()) -> Plan:
+    """Order a program into passes with chunks of `size` rows.
+
+    **Arguments:**
+
+    - `stores`: values that are written down rather than computed again.
+
+    **Raises:** `RowMixingError` if an equation cannot be run in chunks.
+    """
+    used = live(program)
+    kinds = kinds_of(used)
+    stored = dict.fromkeys(stores)
+    while True:
+        planner = _Planner(program, size, kinds, stored)
+        more = planner.run(used)
+        if not more:
+            return planner.plan()
+        stored |= more
+
+
+class _Planner:
+    def __init__(self, program: Program, size: int, kinds: dict[Equation, Kind], stored: dict[Value, None]):
+        self.program, self.size, self.kinds = program, size, kinds
+        results = {v: None for v in program.outs if v.rows and v.maker is not None}
+        whole = {v for eqn, kind in kinds.items() if kind is Kind.WHOLE for v in eqn.outs}
+        self.stored = {v: None for v in {**stored, **results} if v not in whole}
+        self.kept = {*program.ins, *whole, *stored}
+        self.ready: dict[Value, int] = {}
+        self.passes: list[Pass] = []
+        self.small: list[tuple[int, Step]] = []
+        self.carries: dict[Equation, Carry] = {}
+        self.home: dict[Equation, int] = {}  # the pass of each carry
+
+    def run(self, equations: list[Equation]) -> dict[Value, None]:
+        """Place everything; or tell what has to be stored, and nothing is placed."""
+        more: dict[Value, None] = {}
+        stores = {v.maker: [s for s in self.stored if s.maker is v.maker] for v in self.stored}
+        last = []
+        for eqn in equations:
+            kind = self.kinds.get(eqn)
+            if kind is Kind.FOLD:
+                self._place(Fold(eqn, rule_of(eqn).fold(eqn)), more)
+            elif kind is Kind.CARRY:
+                self.carries[eqn] = Carry(eqn, rule_of(eqn).carry(eqn))
+                self._place(self.carries[eqn], more)
+            elif kind is not Kind.BLOCK or not any(v.rows for v in eqn.outs):
+                self._place_small(eqn, kind, more)
+            for value in stores.get(eqn, ()):
+                if value in self.kept:
+                    self._place(Store(value), more)
+                else:
+                    last.append(value)
+        for value in last:
+            self._place(Store(value), more)
+        return more
+
+    def _place_small(self, eqn: Equation, kind: Kind | None, more: dict[Value, None]) -> None:
+        if kind is Kind.BLOCK:
+            step = Step(eqn, rule_of(eqn).request(eqn, 0, (None,) * len(eqn.outs[0].at)))
+            found = needs(_wanted(eqn, step.wants()), self.kept, self.kinds, None)
+            more |= found.long
+            steps, reads = [*found.steps, step], list(found.reads)
+        else:
+            steps, reads = [Step(eqn, None)], [v for v in eqn.ins if v.known is None]
+            more |= {v: None for v in reads if v.rows and v not in self.kept}
+        at = max((self.ready.get(v, 0) for v in reads), default=0)
+        self.small += [(at, step) for step in steps]
+        self.ready |= dict.fromkeys(eqn.outs, at)
+
+    def _place(self, task: Task, more: dict[Value, None]) -> None:
+        grid, reverse = self._grid(task), self._direction(task)
+        kept = self.kept - {task.value} if isinstance(task, Store) else self.kept
+        found = needs(task.targets(grid.chunk), kept, self.kinds, grid.chunk)
+        more |= found.long
+        free = [v for v in task.eqn.ins if not v.rows] if not isinstance(task, Store) else []
+        at = max((self.ready.get(v, 0) for v in (*found.reads, *free)), default=0)
+        for eqn in found.carries:
+            home = self.home[eqn]
+            together = self.passes[home].grid == grid and reverse in (None, self.passes[home].reverse)
+            at = max(at, home if together else home + 1)
+        for index in range(at, len(self.passes)):
+            one = self.passes[index]
+            if one.grid == grid and (None in (reverse, one.reverse) or reverse == one.reverse):
+                break
+        else:
+            index, one = len(self.passes), Pass(grid)
+            self.passes.append(one)
+        one.reverse = reverse if one.reverse is None else one.reverse
+        one.tasks.append(task)
+        for eqn in found.carries:
+            self.carries[eqn].saved |= self.home[eqn] != index
+        if isinstance(task, Carry):
+            self.home[task.eqn] = index
+            free_outs = [v for v, axis in zip(task.eqn.outs, task.how.axes, strict=True) if axis is None]
+            self.ready |= dict.fromkeys(free_outs, index + 1)
+        elif isinstance(task, Store):
+            self.ready[task.value] = index + 1
+        else:
+            self.ready |= dict.fromkeys(task.eqn.outs, index + 1)
+
+    def _direction(self, task: Task) -> bool | None:
+        if isinstance(task, Carry):
+            return task.how.reverse
+        return False if isinstance(task, Fold) and task.how.ordered else None
+
+    def _grid(self, task: Task) -> Grid:
+        if isinstance(task, Store):
+            if len(task.value.rows) > 1 and task.value not in self.program.outs:
+                raise mixing(task.eqn, "whose result grows as n²", "reduce it along one of the two axes of rows")
+            size, dim = task.value.at[task.axis], task.value.shape[task.axis]
+        else:
+            size, dim = task.how.size, task.how.dim
+        rows = self.program.rows
+        slope = (self.program.symbol.at(dim, 2 * rows) - self.program.symbol.at(dim, rows)) / rows
+        return Grid(size, max(1, math.floor(self.size * slope)) if slope > 0 else max(size, 1))
+
+    def plan(self) -> Plan:
+        for one in self.passes:
+            grid = one.grid
+            if all(isinstance(t, Store) for t in one.tasks) and grid.size > grid.step and grid.tail:
+                overlapping = Pass(dataclasses.replace(grid, overlaps=True), None, one.tasks)
+                kept = self.kept - {t.value for t in one.tasks if isinstance(t, Store)}
+                chunk = overlapping.grid.chunk
+                found = needs(overlapping.targets(chunk), kept, self.kinds, chunk)
+                if not found.carries and not found.long:
+                    one.grid = overlapping.grid
+        before: list[list[Step]] = [[] for _ in range(len(self.passes) + 1)]
+        for at, step in self.small:
+            before[at].append(step)
+        return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries)
+
+
+def _wanted(eqn: Equation, wants: list[Want | None]) -> list[tuple[Value, Want]]:
+    return [(v, w) for v, w in zip(eqn.ins, wants, strict=True) if w is not None]

@@ -1,0 +1,104 @@
+"""A function and the types of its arguments, traced with an unknown number of rows.
+
+    trace(f, x: f32[64, 4]) = { x: f32[n, 4] -> ... },   true for every n that answers as 64 does
+
+Not here: what the equations mean (`rows.py`), nor how questions about n are answered (`symbol.py`).
+"""
+
+import dataclasses
+import traceback
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from erythroxy_tx import _compat
+from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.symbol import Symbol
+from erythroxy_tx.program.symbol import symbol_for
+
+_LIBRARIES = ("/jax/", "/jaxlib/", "/erythroxy_tx/", "/equinox/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A program with `symbol` in its shapes, traced for `rows` rows. Its arguments are those of the function, and
+    after them the values that it captured from an outer trace.
+    """
+
+    closed: Any
+    symbol: Symbol
+    rows: int
+    captured: int = 0
+
+    def __call__(self, *args: Any) -> list[Any]:
+        """The program's own equations on other values, derivative rules kept."""
+        own = len(args) - self.captured
+        late = iter(args[own:])
+        consts = [next(late) if const is None else const for const in self.closed.consts]
+        return _compat.eval_closed(self.closed, consts, list(args[:own]))
+
+    @property
+    def types(self) -> list[Any]:
+        """The types of all arguments, with the unknown in them."""
+        late = [v for v, const in zip(self.closed.jaxpr.constvars, self.closed.consts, strict=True) if const is None]
+        avals: list[Any] = [v.aval for v in (*self.closed.jaxpr.invars, *late)]
+        return [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+
+
+def trace(
+    fn: Callable[..., list[Any]], types: Sequence[Any], axes: Sequence[int | None], rows: int, label: str
+) -> tuple[Trace, list[Any]]:
+    """Trace a function of flat leaves with an unknown number of rows.
+
+    **Arguments:**
+
+    - `fn`: takes the leaves, returns a flat list.
+    - `types`: `jax.ShapeDtypeStruct`s of the leaves as they are. `axes`: which axis of each is rows, or None.
+    - `rows`: how many there are. `label`: what is called, for errors.
+
+    **Returns:** the trace, and the tracers that the function captured.
+
+    **Raises:** `RowMixingError` if the function needs the number of rows as a Python int.
+    """
+    for _ in range(2):  # a symbol whose text was taken stands for one number of rows, and must have from the start
+        symbol = symbol_for(rows)
+        unknown = [_with_rows(kind, axis, symbol) for kind, axis in zip(types, axes, strict=True)]
+        known_before = symbol.only
+        with symbol.standing_for(rows):
+            try:
+                closed = jax.make_jaxpr(fn)(*unknown)
+            except Exception as error:
+                raise _refusal(label, error) from error
+        if symbol.asked_number:
+            raise RowMixingError(
+                f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
+                f"is the same for any number of rows. Fix: use x.shape[0] as it is, or declare out=."
+            )
+        if symbol.only == known_before:
+            break
+    return hoisted(closed, symbol, rows)
+
+
+def hoisted(closed: Any, symbol: Symbol, rows: int) -> tuple[Trace, list[Any]]:
+    """A program that holds no tracer, and the tracers that it held."""
+    captured = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
+    kept = [None if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
+    return Trace(closed.replace(consts=kept), symbol, rows, len(captured)), captured
+
+
+def _with_rows(kind: Any, axis: int | None, symbol: Symbol) -> Any:
+    shape = tuple(symbol.dim if i == axis else size for i, size in enumerate(kind.shape))
+    return jax.ShapeDtypeStruct(shape, kind.dtype, weak_type=kind.weak_type)
+
+
+def _refusal(label: str, error: Exception) -> RowMixingError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(p in f.filename for p in _LIBRARIES)]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}, `{frames[-1].line}`" if frames else ""
+    reason = str(error).partition("\n")[0]
+    return RowMixingError(
+        f"{label} cannot be traced for an unknown number of rows{where}: {type(error).__name__}: {reason} Expected a "
+        "function that takes any number of rows. Fix: use x.shape[0] only in shapes and arithmetic (no range(), "
+        "int(), or reshape(-1) by a number that may not divide it), or declare out=."
+    )
