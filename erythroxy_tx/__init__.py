@@ -8,7 +8,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
 | search for a counterexample | `testing.prove`, `testing.prove_relocation` |
-| look at a stack | `stack`, `unwrap`, `contract`; `Bitwise`, `Close`, `AsAccurate` |
+| look at a stack | `explain`, `stack`, `unwrap`, `contract`; `Bitwise`, `Close`, `AsAccurate` |
 | forget what was compiled and uploaded | `clear` |
 
 Names are imported on first use, so importing this package needs neither JAX nor a backend.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.core.contract import AsAccurate as AsAccurate
     from erythroxy_tx.core.contract import Bitwise as Bitwise
     from erythroxy_tx.core.contract import Close as Close
+    from erythroxy_tx.core.explanation import explain as explain
     from erythroxy_tx.core.stack import contract as contract
     from erythroxy_tx.core.stack import stack as stack
     from erythroxy_tx.core.stack import unwrap as unwrap
@@ -51,6 +52,7 @@ _HOME = {
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
     "contract": "core.stack",
+    "explain": "core.explanation",
     "stack": "core.stack",
     "unwrap": "core.stack",
     "Bitwise": "core.contract",

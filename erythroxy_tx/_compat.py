@@ -116,6 +116,11 @@ def is_symbolic(dim: Any) -> bool:
     return isinstance(dim, _SYMBOLIC)
 
 
+def names_in(dim: Any) -> set[str]:
+    """The unknown numbers in a dimension: 0.10.2, 0.12.0."""
+    return set(dim._get_vars())
+
+
 def dim_at(dim: Any, **values: int) -> int:
     """What a dimension is where its unknown numbers are known: 0.10.2, 0.12.0. JAX's own answer is an int32."""
     if not is_symbolic(dim):

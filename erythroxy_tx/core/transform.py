@@ -106,6 +106,10 @@ class Transform(eqx.Module):
         """The contract for these arguments: one for all outputs, or a pytree of them like the result."""
         return Bitwise()
 
+    def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:  # noqa: ARG002
+        """What it does with these arguments, in words: a line, and more that belong to it."""
+        return []
+
     def _in_small_chunks(self) -> dict[str, Any]:
         """The parameters with which a few rows run in two chunks or more."""
         return self._parameters()

@@ -6,26 +6,28 @@ import jax.numpy as jnp
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.plan import Plan
-from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.row_call import RowCall
+from erythroxy_tx.program.stores import cheapest_plan
 from erythroxy_tx.program.stream import run
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import trace
+from erythroxy_tx.program.variance import merged
 
 
-def run_auto(call: RowCall, size: int) -> Any:
-    """Run a call in chunks of `size` rows.
+def run_auto(call: RowCall, size: int, allowed: int | None) -> Any:
+    """Run a call in chunks of `size` rows, with at most `allowed` bytes of values written down on the way.
 
     **Returns:** the result, in the structure, shapes, dtypes and weak types that the function gives on all rows.
 
     **Raises:** `RowMixingError` if it cannot be run in chunks.
     """
     traced, captured = traced_call(call)
-    streamed = differentiable(traced, lambda program, args: run(planned(program, size, call.label), args))
+    streamed = differentiable(traced, lambda program, args: run(planned(program, size, allowed, call.label), args))
     found = streamed([*map(jnp.asarray, call.dynamic), *captured])
     return call.unflatten([_like(x, leaf) for x, leaf in zip(found, call.result_leaves, strict=True)])
 
@@ -37,12 +39,17 @@ def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
     return trace(call.flat_whole, types, call.axes, call.length, call.label)
 
 
-def planned(traced: Trace, size: int, label: str) -> Plan:
+def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
+    """The plan by which `run_auto` runs a call."""
+    return planned(traced_call(call)[0], size, allowed, call.label)
+
+
+def planned(traced: Trace, size: int, allowed: int | None, label: str) -> Plan:
     """The plan of a traced program."""
     try:
-        return plan_of(flatten(traced.closed, traced.symbol, traced.rows), size)
-    except RowMixingError as error:
-        raise RowMixingError(f"{label} got {error}") from None
+        return cheapest_plan(merged(flatten(traced.closed, traced.symbol, traced.rows)), size, allowed)
+    except (RowMixingError, BudgetError) as error:
+        raise type(error)(f"{label} got {error}") from None
 
 
 def _like(x: Any, leaf: Any) -> Any:

@@ -15,6 +15,7 @@ from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import hoisted
+from erythroxy_tx.program.trace import refusal
 
 Leaves = list[Any]
 Run = Callable[[Trace, Leaves], Leaves]
@@ -73,5 +74,8 @@ def _vjp(trace: Trace, wanted: list[int], live: list[int]) -> Trace:
         return list(back(cotangents))
 
     with trace.symbol.standing_for(trace.rows):
-        closed = jax.make_jaxpr(pull)(*types)
+        try:
+            closed = jax.make_jaxpr(pull)(*types)
+        except Exception as error:
+            raise refusal("the derivative of a chunked function", error) from error
     return hoisted(closed, trace.symbol, trace.rows)[0]

@@ -15,6 +15,7 @@ from jax import lax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.program.symbol import Symbol
+from erythroxy_tx.program.symbol import shown
 
 _OPENED = {
     "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "checkpoint", "jit",
@@ -44,7 +45,7 @@ class Value:
     def __str__(self) -> str:
         name = jnp.dtype(self.dtype).name if not jnp.issubdtype(self.dtype, jax.dtypes.extended) else str(self.dtype)
         short = name.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f")
-        return f"{short}[{','.join(map(str, self.shape))}]"
+        return shown(f"{short}[{','.join(map(str, self.shape))}]")
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -31,7 +31,7 @@ SUM = Fold(
 )
 
 
-def _step_compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
+def compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
     """Add to an unevaluated sum of two numbers, total + rest, of twice the precision.
 
     Source: T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971);
@@ -50,7 +50,7 @@ def _step_compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
 
 
 _COMPENSATED_SUM = Fold(
-    lambda like: (SUM.start(like), jnp.zeros(like.shape, wide(like.dtype))), _step_compensated, lambda state: state[0]
+    lambda like: (SUM.start(like), jnp.zeros(like.shape, wide(like.dtype))), compensated, lambda state: state[0]
 )
 _FEW = 32  # additions: their rounding is within 16 units of the sum of the magnitudes
 

@@ -6,6 +6,7 @@ computed between the passes, once.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 
@@ -145,6 +146,19 @@ class Plan:
         results = set(self.program.outs)
         return [t.value for p in self.passes for t in p.tasks if isinstance(t, Store) and t.value not in results]
 
+    @functools.cached_property
+    def last_read(self) -> dict[Value, int]:
+        """The last pass that needs each stored value; one past the last for what is needed after it."""
+        found = {}
+        stored = set(self.stored)
+        for index, steps in enumerate(self.before):
+            reads = [v for step in steps for v in step.eqn.ins]
+            if index < len(self.passes):
+                one = self.passes[index]
+                reads += [*self.needs(one, one.grid.chunk).reads, *(t.value for t in one.tasks if isinstance(t, Store))]
+            found.update({v: index for v in reads if v in stored})
+        return found
+
 
 def plan_of(program: Program, size: int, stores: Iterable[Value] = ()) -> Plan:
     """Order a program into passes with chunks of `size` rows.
@@ -220,16 +234,18 @@ class _Planner:
         kept = self.kept - {task.value} if isinstance(task, Store) else self.kept
         found = needs(task.targets(grid.chunk), kept, self.kinds, grid.chunk)
         more |= found.long
-        free = [v for v in task.eqn.ins if not v.rows] if not isinstance(task, Store) else []
-        at = max((self.ready.get(v, 0) for v in (*found.reads, *free)), default=0)
-        for eqn in found.carries:
-            home = self.home[eqn]
-            together = self.passes[home].grid == grid and reverse in (None, self.passes[home].reverse)
-            at = max(at, home if together else home + 1)
-        for index in range(at, len(self.passes)):
-            one = self.passes[index]
-            if one.grid == grid and (None in (reverse, one.reverse) or reverse == one.reverse):
+        earliest = self._earliest(task, found, grid, reverse)
+        for index, one in enumerate(self.passes):
+            if one.grid != grid or (None not in (reverse, one.reverse) and reverse != one.reverse):
+                continue
+            if index >= earliest:
                 break
+            written = {t.value for t in one.tasks if isinstance(t, Store)}
+            if written & found.reads.keys():  # what is written down in this pass, its chunk has anyway
+                again = needs(task.targets(grid.chunk), kept - written, self.kinds, grid.chunk)
+                if not again.long and self._earliest(task, again, grid, reverse) <= index:
+                    found = again
+                    break
         else:
             index, one = len(self.passes), Pass(grid)
             self.passes.append(one)
@@ -237,14 +253,25 @@ class _Planner:
         one.tasks.append(task)
         for eqn in found.carries:
             self.carries[eqn].saved |= self.home[eqn] != index
+        self._made(task, index)
+
+    def _earliest(self, task: Task, found: Needs, grid: Grid, reverse: bool | None) -> int:
+        """The first pass in which everything that a task needs is there."""
+        free = [] if isinstance(task, Store) else [v for v in task.eqn.ins if not v.rows]
+        at = max((self.ready.get(v, 0) for v in (*found.reads, *free)), default=0)
+        for eqn in found.carries:
+            home = self.home[eqn]
+            together = self.passes[home].grid == grid and reverse in (None, self.passes[home].reverse)
+            at = max(at, home if together else home + 1)
+        return at
+
+    def _made(self, task: Task, index: int) -> None:
+        """Note what is there after a pass."""
+        made = [task.value] if isinstance(task, Store) else task.eqn.outs
         if isinstance(task, Carry):
             self.home[task.eqn] = index
-            free_outs = [v for v, axis in zip(task.eqn.outs, task.how.axes, strict=True) if axis is None]
-            self.ready |= dict.fromkeys(free_outs, index + 1)
-        elif isinstance(task, Store):
-            self.ready[task.value] = index + 1
-        else:
-            self.ready |= dict.fromkeys(task.eqn.outs, index + 1)
+            made = [v for v, axis in zip(task.eqn.outs, task.how.axes, strict=True) if axis is None]
+        self.ready |= dict.fromkeys(made, index + 1)
 
     def _direction(self, task: Task) -> bool | None:
         if isinstance(task, Carry):

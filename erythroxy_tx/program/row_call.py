@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import named_leaves
@@ -71,6 +72,11 @@ class RowCall:
         """What a compiled program depends on: the static half, and the types of the traced leaves."""
         types = [struct_of(leaf) for leaf in self.dynamic]
         return self.static, tuple((t.shape, t.dtype, t.weak_type) for t in types)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether any dimension is an unknown number, as inside of a trace of ours."""
+        return any(_compat.is_symbolic(size) for leaf in self.dynamic for size in getattr(leaf, "shape", ()))
 
     @property
     def rows(self) -> list[Any]:

@@ -77,7 +77,7 @@ class _Search:
             self.found.reads[value] = None
         elif self.kinds[maker] is Kind.CARRY:
             self._want_carried(value, part, maker)
-        elif not rule_of(maker).cheap and all(piece.long for piece in part if piece is not None):
+        elif not rule_of(maker).cheap(maker) and all(piece.long for piece in part if piece is not None):
             self.found.long[value] = self.found.reads[value] = None
         else:
             step = Step(maker, rule_of(maker).request(maker, maker.outs.index(value), part))

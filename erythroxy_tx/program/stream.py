@@ -37,8 +37,13 @@ def run(plan: Plan, args: Sequence[Any]) -> Leaves:
         for step in steps:
             _run_small(step, there, plan.size)
         if index < len(plan.passes):
-            _loop(ChunkRun(plan, plan.passes[index], there))
+            _loop(ChunkRun(plan, plan.passes[index], there, _dead(plan, index, there)))
     return [read(v, there) for v in plan.program.outs]
+
+
+def _dead(plan: Plan, index: int, there: dict[Any, Any]) -> Leaves:
+    """Stored arrays that no pass from here on reads: what this pass stores is written over them."""
+    return [there.pop(value) for value, last in plan.last_read.items() if last < index and value in there]
 
 
 def _run_small(step: Step, there: dict[Any, Any], size: int) -> None:
@@ -75,12 +80,13 @@ class ChunkRun:
 
     **Arguments:**
 
+    - `dead`: arrays that what is stored may be written over.
     - `there`: what is there as a whole; `end` adds what the pass computed, and where its chunks began under
         `("starts", equation)` for the carries that a later pass takes up again.
     """
 
-    def __init__(self, plan: Plan, one: Pass, there: dict[Any, Any]):
-        self.plan, self.one, self.there = plan, one, there
+    def __init__(self, plan: Plan, one: Pass, there: dict[Any, Any], dead: Leaves):
+        self.plan, self.one, self.there, self.dead = plan, one, there, dead
         self.folds = [t for t in one.tasks if isinstance(t, Fold)]
         self.carries = [t for t in one.tasks if isinstance(t, Carry)]
         self.stores = [t for t in one.tasks if isinstance(t, Store)]
@@ -102,7 +108,7 @@ class ChunkRun:
             for task, carry in zip(self.carries, state["carries"], strict=True)
             if task.saved
         ]
-        state["stores"] = [_empty(task.value) for task in self.stores]
+        state["stores"] = [self._buffer(task.value) for task in self.stores]
         chunk = grid.chunk if grid.looped else grid.last
         values = jax.eval_shape(lambda: self._values(self._blocks(state, chunk, 0, 0)[0], chunk)) if self.folds else []
         for task, value in zip(self.folds, values, strict=True):
@@ -141,6 +147,12 @@ class ChunkRun:
         self.there.update(zip([t.value for t in self.stores], state["stores"], strict=True))
         saved = [("starts", task.eqn) for task in self.carries if task.saved]
         self.there.update(zip(saved, state["starts"], strict=True))
+
+    def _buffer(self, value: Value) -> Any:
+        for i, array in enumerate(self.dead):
+            if array.shape == value.at and array.dtype == value.dtype:
+                return self.dead.pop(i)
+        return _empty(value)
 
     def _free(self, task: Fold | Carry) -> Leaves:
         return [None if v.rows else read(v, self.there) for v in task.eqn.ins]

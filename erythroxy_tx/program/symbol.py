@@ -7,6 +7,7 @@ would have had the same answers. Answers belong to the symbol and not to a trace
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,8 @@ class Symbol:
         """Answer questions about the symbol as they are answered for this many rows."""
 
         def decide(op: str, dim: Any) -> bool:
+            if op == "==" and _compat.names_in(dim) != {self.name}:
+                return False  # of another symbol, which something kept from before
             answer = self._true(op, dim, rows)
             self.answers.setdefault((op, repr(dim)), (dim, answer))
             return answer
@@ -62,10 +65,15 @@ class Symbol:
             yield
 
 
+def shown(text: Any) -> str:
+    """A text with every symbol in it as n."""
+    return re.sub(r"\bn_\d+\b", "n", str(text))
+
+
 def symbol_for(rows: int) -> Symbol:
     """A symbol that may stand for this many rows: one that is known, if all that was assumed of it holds."""
     for known in _POOL:
         if known.only is None and not known.asked_number and known.holds(rows):
             return known
-    _POOL.append(Symbol(f"n{len(_POOL)}" if _POOL else "n"))
+    _POOL.append(Symbol(f"n_{len(_POOL)}" if _POOL else "n"))
     return _POOL[-1]

@@ -16,6 +16,7 @@ import jax
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.symbol import Symbol
+from erythroxy_tx.program.symbol import shown
 from erythroxy_tx.program.symbol import symbol_for
 
 _LIBRARIES = ("/jax/", "/jaxlib/", "/erythroxy_tx/", "/equinox/")
@@ -70,7 +71,7 @@ def trace(
             try:
                 closed = jax.make_jaxpr(fn)(*unknown)
             except Exception as error:
-                raise _refusal(label, error) from error
+                raise refusal(label, error) from error
         if symbol.asked_number:
             raise RowMixingError(
                 f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
@@ -93,12 +94,13 @@ def _with_rows(kind: Any, axis: int | None, symbol: Symbol) -> Any:
     return jax.ShapeDtypeStruct(shape, kind.dtype, weak_type=kind.weak_type)
 
 
-def _refusal(label: str, error: Exception) -> RowMixingError:
+def refusal(label: str, error: Exception) -> RowMixingError:
+    """The error of a function that cannot be traced, with the line of its own that asked."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(p in f.filename for p in _LIBRARIES)]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}, `{frames[-1].line}`" if frames else ""
-    reason = str(error).partition("\n")[0]
+    reason = f"{type(error).__name__}: {shown(error)}".partition("\n")[0]
     return RowMixingError(
-        f"{label} cannot be traced for an unknown number of rows{where}: {type(error).__name__}: {reason} Expected a "
+        f"{label} cannot be traced for an unknown number of rows{where}: {reason} Expected a "
         "function that takes any number of rows. Fix: use x.shape[0] only in shapes and arithmetic (no range(), "
         "int(), or reshape(-1) by a number that may not divide it), or declare out=."
     )

@@ -93,6 +93,13 @@ ROWS = (
         keywords=chunked(lax.map, budget="1MiB", out=_OUT),
         note="by budget",
     ),
+    Row(
+        "chunked",
+        chunked(lax.map, size=3, in_axes=(0, None)),
+        keywords=chunked(lax.map, size=3),
+        refused={"jvp": TypeError},
+        note="with nothing declared",
+    ),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(
         "assert_relocation",

@@ -23,6 +23,7 @@ from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
@@ -32,6 +33,7 @@ from erythroxy_tx.program.combine import run_declared
 from erythroxy_tx.program.cost import largest_fitting
 from erythroxy_tx.program.exact import exact_outputs
 from erythroxy_tx.program.row_call import RowCall
+from erythroxy_tx.program.words import told
 
 _DRIVERS = (lax.map, lax.scan)
 
@@ -160,6 +162,8 @@ class Chunked(Transform):
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         call = self._call(args, kwargs)
+        if call.unknown:  # inside of another one's trace, which cuts the rows
+            return call.whole()
         return self._run_call(call, self._plan(call))
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
@@ -174,12 +178,26 @@ class Chunked(Transform):
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
         if self.out is None:
-            return call.whole() if plan.one else run_auto(call, plan.size)
+            return call.whole() if plan.one else run_auto(call, plan.size, self._allowed(call))
         kinds = self._kinds(call)
         if plan.one:
             check_one_chunk(call, kinds)
             return call.whole()
         return run_declared(call, kinds, plan, self.remat)
+
+    def _allowed(self, call: RowCall) -> int | None:
+        """Bytes that a budget leaves for values that are written down: half of what is no argument and no result."""
+        if self.budget is None:
+            return None
+        whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in map(struct_of, [*call.dynamic, *call.result_leaves]))
+        return max(0, self.budget - whole) // 2
+
+    def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+        call = self._call(args, kwargs)
+        plan = self._plan(call)
+        if self.out is not None or plan.one:
+            return [str(plan)]
+        return [str(plan), *told(plan_call(call, plan.size, self._allowed(call)))]
 
     def _kinds(self, call: RowCall) -> list[str]:
         assert self.out is not None

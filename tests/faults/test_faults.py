@@ -7,6 +7,7 @@ import of_derivatives
 import of_nothing
 import of_padding
 import of_ports
+import of_rows
 import of_state
 import of_values
 import planted
@@ -16,7 +17,7 @@ import erythroxy_tx as tx
 
 FAULTS = [
     fault
-    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports)
+    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows)
     for fault in module.FAULTS
 ]
 

@@ -30,7 +30,8 @@ _DROPS = lax.GatherScatterMode.FILL_OR_DROP
 class DynamicSlice(Rule):
     """`out = x[start : start + size]`, the start kept inside."""
 
-    cheap = True
+    def cheap(self, eqn: Equation) -> bool:  # noqa: ARG002
+        return True
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         source, starts = eqn.ins[0], eqn.ins[1:]
@@ -111,6 +112,9 @@ def _inside(part: Range, size: int, axis: int, ndim: int, at: At) -> Any:
 
 class Gather(Rule):
     """`out[i, …] = x[index[i], …]`: by rows of the index; what is picked from has to be there as a whole."""
+
+    def cheap(self, eqn: Equation) -> bool:
+        return self._first(eqn) is not None
 
     def _places(self, eqn: Equation) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
         """Axes of the result against those of the operand as windows, of the indices, and of operand batches."""

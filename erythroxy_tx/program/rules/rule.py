@@ -33,12 +33,11 @@ class Kind(enum.Enum):
 
 
 class Rule:
-    """A primitive that gives any part of its result from some part of its inputs.
+    """A primitive that gives any part of its result from some part of its inputs."""
 
-    `cheap` says that its result takes no work, and is computed again rather than stored.
-    """
-
-    cheap = False
+    def cheap(self, eqn: Equation) -> bool:  # noqa: ARG002
+        """Whether its result takes no work, so that it is computed again rather than stored."""
+        return False
 
     def kind(self, eqn: Equation) -> Kind:  # noqa: ARG002
         """How the equation is run. **Raises:** `RowMixingError` if it cannot be."""

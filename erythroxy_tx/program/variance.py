@@ -1,0 +1,113 @@
+"""Mean and sum of squares about the mean in one way over the rows, where a program takes two.
+
+    sum (x - mean(x))²  =  M_a + M_b + (mean_b - mean_a)² a b / (a + b)     for chunks of a and of b rows
+
+Source: T. F. Chan, G. H. Golub, R. J. LeVeque, Updating formulae and a pairwise algorithm for computing sample
+variances, COMPSTAT (1982). Not here: the sum of the mean itself, which is a reduction like any other.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from erythroxy_tx.program.blocks import Range
+from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.equations import Equation
+from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.folds import Fold
+from erythroxy_tx.program.folds import compensated
+from erythroxy_tx.program.rules import RULES
+from erythroxy_tx.program.rules.reductions import Reduction
+from erythroxy_tx.program.rules.rule import At
+from erythroxy_tx.program.rules.rule import Folding
+
+_VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "copy"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Primitive:
+    name: str = "squares_about_mean"
+
+
+class SquaresAboutMean(Reduction):
+    """`out = sum over rows of (x - mean of x)²`, with the axes of the sum that it stands for."""
+
+    def fold(self, eqn: Equation) -> Folding:
+        source, axis, axes = eqn.ins[0], self._cut(eqn), tuple(eqn.params["axes"])
+        others = math.prod(source.at[i] for i in axes if i != axis)
+
+        def wants(part: Range) -> list[Want | None]:
+            return [tuple(part if i == axis else None for i in range(len(source.at)))]
+
+        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
+            x = ins[0]
+            mean = x.mean(axes, keepdims=True)
+            count = jnp.asarray(part.extent * others, x.dtype)
+            return count, mean.squeeze(axes), jnp.square(x - mean).sum(axes)
+
+        def start(like: Any) -> Any:
+            zero = jnp.zeros(like[1].shape, like[1].dtype)
+            return jnp.zeros((), like[1].dtype), (zero, zero), (zero, zero)
+
+        def step(state: Any, new: Any) -> Any:
+            count, mean, squares = state
+            more, its_mean, its_squares = new
+            total, apart = count + more, (its_mean - mean[0]) - mean[1]
+            mean = compensated(mean, apart * (more / total))
+            return total, mean, compensated(squares, its_squares + apart * apart * (count * (more / total)))
+
+        fold = Fold(start, step, lambda state: state[2][0])
+        return Folding(source.at[axis], source.shape[axis], wants, value, fold)
+
+
+def merged(program: Program) -> Program:
+    """The program with each sum of squares about a mean as one equation of its own."""
+    squares = [(eqn, x) for eqn in program.equations if (x := _about_mean(eqn)) is not None]
+    for eqn, x in squares:
+        eqn.primitive, eqn.ins = _Primitive(), [x]
+    return program
+
+
+def _about_mean(eqn: Equation) -> Value | None:
+    """The x of a `sum (x - mean(x))²` over one axis of rows, and maybe others."""
+    if eqn.name != "reduce_sum" or eqn.outs[0].rows or len(eqn.ins[0].rows) != 1 or eqn.outs[0].dtype != np.float32:
+        return None
+    apart = _squared(eqn.ins[0].maker)
+    if apart is None or apart.maker is None or apart.maker.name != "sub":
+        return None
+    x, mean = apart.maker.ins
+    total = _divided(mean, math.prod(eqn.ins[0].at[i] for i in eqn.params["axes"]))
+    same = total is not None and total.maker is not None and total.maker.name == "reduce_sum"
+    if not same or total is None or total.maker is None or total.maker.ins[0] is not x or x.at != eqn.ins[0].at:
+        return None
+    return x if set(total.maker.params["axes"]) == set(eqn.params["axes"]) else None
+
+
+def _squared(eqn: Equation | None) -> Value | None:
+    if eqn is None:
+        return None
+    if eqn.name == "square" or (eqn.name == "integer_pow" and eqn.params["y"] == 2):
+        return eqn.ins[0]
+    return eqn.ins[0] if eqn.name == "mul" and eqn.ins[0] is eqn.ins[1] else None
+
+
+def _divided(value: Value, count: int) -> Value | None:
+    """The sum of which a value is the mean, repeated along its axes."""
+    divided = False
+    while value.maker is not None and (value.maker.name in _VIEWS or value.maker.name in ("div", "mul")):
+        eqn = value.maker
+        if eqn.name in ("div", "mul"):
+            by = eqn.ins[1].known
+            wanted = np.float32(count) if eqn.name == "div" else np.float32(1) / np.float32(count)
+            if divided or not isinstance(by, np.ndarray) or by.shape or by != wanted:
+                return None
+            divided = True
+        value = eqn.ins[0]
+    return value if divided else None
+
+
+RULES["squares_about_mean"] = SquaresAboutMean()

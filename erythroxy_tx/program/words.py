@@ -1,0 +1,115 @@
+"""A plan in words: its passes, what each adds up, carries and writes down, and its bytes as a formula in n.
+
+Not here: the stack around it (`core/explanation.py`).
+"""
+
+import collections
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+
+from erythroxy_tx import _compat
+from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.program.equations import Equation
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.plan import Carry
+from erythroxy_tx.program.plan import Pass
+from erythroxy_tx.program.plan import Plan
+from erythroxy_tx.program.plan import Store
+from erythroxy_tx.program.plan import Task
+from erythroxy_tx.program.rules.rule import Kind
+from erythroxy_tx.program.stores import factor
+from erythroxy_tx.program.stores import peak_bytes
+from erythroxy_tx.program.symbol import shown
+
+_SHOWN = 6  # equations of a pass, the dearest first
+
+
+def told(plan: Plan) -> list[str]:
+    """The plan, one line a sentence."""
+    lines = [_summary(plan)]
+    for index, one in enumerate(plan.passes):
+        lines += _between(plan, index)
+        lines += _pass(plan, index, one)
+    lines += _between(plan, len(plan.passes))
+    lines += ["bytes, for n rows:", *_bytes(plan)]
+    return lines
+
+
+def _summary(plan: Plan) -> str:
+    passes = f"{len(plan.passes)} pass{'es' * (len(plan.passes) != 1)}" if plan.passes else "no pass"
+    again = factor(plan)
+    return f"{passes} over the rows; computes {again:.1f} times what one-shot does" if plan.passes else passes
+
+
+def _pass(plan: Plan, index: int, one: Pass) -> list[str]:
+    way = ", from the last chunk to the first" if one.reverse else ""
+    grid = one.grid
+    lines = [f"pass {index + 1}: {grid.size} rows in {grid.count} chunks of {min(grid.step, grid.size)}{way}"]
+    found = plan.needs(one, grid.chunk)
+    names = collections.Counter(step.eqn.name for step in found.steps)
+    if names:
+        most = [name if times == 1 else f"{name} ×{times}" for name, times in names.most_common(_SHOWN)]
+        lines.append(f"    computes {', '.join(most)}{', …' * (len(names) > _SHOWN)}")
+    return lines + [f"    {_task(plan, task)}" for task in one.tasks]
+
+
+def _task(plan: Plan, task: Task) -> str:
+    if isinstance(task, Store):
+        what = "writes the result" if task.value in plan.program.outs else "writes down"
+        return f"{what} {task.value}{_at(task.eqn)}"
+    verb = "carries" if isinstance(task, Carry) else "adds up"
+    kept = ", kept at the start of each chunk" if isinstance(task, Carry) and task.saved else ""
+    return f"{verb} {task.eqn.name} → {', '.join(map(str, task.eqn.outs))}{_at(task.eqn)}{kept}"
+
+
+def _at(eqn: Equation) -> str:
+    return f", {eqn.line}" if eqn.line else ""
+
+
+def _between(plan: Plan, index: int) -> list[str]:
+    steps = plan.before[index]
+    whole = [s.eqn for s in steps if s.eqn in plan.kinds and plan.kinds[s.eqn] is Kind.WHOLE]
+    free = collections.Counter(s.eqn.name for s in steps if s.eqn not in whole)
+    lines = [f"on all rows at once: {e.name} → {', '.join(map(str, e.outs))}{_at(e)}" for e in whole]
+    if free:
+        lines.append(f"once: {', '.join(list(free)[:_SHOWN])}{', …' * (len(free) > _SHOWN)}")
+    return lines
+
+
+def _bytes(plan: Plan) -> list[str]:
+    program = plan.program
+    results = [v for v in dict.fromkeys(program.outs) if v.maker is not None]
+    lines = [
+        f"    arguments {_formula(program.ins)}, results {_formula(results)}",
+        f"    a chunk's own values: at most {_formula(_widest(plan))} at a time, of {plan.size} rows instead of n",
+    ]
+    if plan.stored:
+        peak = f"{format_bytes(peak_bytes(plan))} at one time for n = {program.rows}"
+        lines.append(f"    written down: {_formula(plan.stored)}; {peak}")
+    squares = [v for eqn in plan.kinds for v in eqn.outs if len(v.rows) > 1]
+    for value in sorted(squares, key=lambda v: -math.prod(v.at))[:1]:
+        where = _at(value.maker) if value.maker else ""
+        lines.append(f"    warning: {value} grows as n²{where}; a chunk holds {plan.size} of its rows")
+    return lines
+
+
+def _widest(plan: Plan) -> list[Value]:
+    """The largest value with rows that is computed on the way."""
+    made = [v for eqn in plan.kinds for v in eqn.outs if v.rows]
+    return [max(made, key=lambda v: math.prod(v.at) * _each(v))] if made else []
+
+
+def _each(value: Value) -> int:
+    extended = jnp.issubdtype(value.dtype, jnp.generic) is False
+    return 8 if extended else jnp.dtype(value.dtype).itemsize
+
+
+def _formula(values: Iterable[Value]) -> str:
+    """Bytes of values with the unknown in them: `256*n + 4096`."""
+    total: Any = 0
+    for value in values:
+        total = total + math.prod(value.shape, start=1) * _each(value)
+    return shown(total) if _compat.is_symbolic(total) else format_bytes(total)

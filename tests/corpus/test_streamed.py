@@ -1,0 +1,88 @@
+"""Every function of the corpus as a stream: identical under its contract, or refused as `docs/refused.md` says.
+
+A seeded slice of functions, row counts and chunk sizes by default; every function with `--erythroxy-profile=ci`, and
+on the whole grid with `thorough`.
+"""
+
+import pathlib
+import random
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+import erythroxy_tx as tx
+from erythroxy_tx.testing.judge import Judge
+
+from . import ENTRIES
+from . import Entry
+
+ROWS = (1, 2, 7, 64, 101, 1000)
+SIZES = {1: (1,), 2: (1,), 7: (2, 7), 64: (16, 10), 101: (25, 1), 1000: (250, 300)}
+_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "refused.md"
+_SLOW = 40  # rows beyond which a value that grows as n² times k costs seconds
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    profile = metafunc.config.getoption("--erythroxy-profile", default=None)
+    if "entry" not in metafunc.fixturenames:
+        return
+    chance = random.Random(len(ENTRIES))  # which of them run, the same in every process
+    grid = [(n, size) for n in ROWS for size in SIZES[n]]
+    cases: list[tuple[Entry, tuple[int, int]]] = []
+    for entry in ENTRIES:
+        able = [case for case in grid if case[0] >= entry.at_least]
+        cases += [(entry, case) for case in (able if profile == "thorough" else [chance.choice(able)])]
+    if profile in (None, "fast"):
+        cases = chance.sample(cases, 90)
+    metafunc.parametrize(
+        ("entry", "rows", "size"),
+        [pytest.param(entry, n, size, id=f"{entry.name}, {n} in chunks of {size}") for entry, (n, size) in cases],
+    )
+
+
+def refused() -> dict[str, str]:
+    """The functions that the page says are refused, with the reason."""
+    rows = re.findall(r"^\| `(.*?)` \| (.*?) \|$", _PAGE.read_text(), re.MULTILINE)
+    return dict(rows)
+
+
+def test_streamed(entry: Entry, rows: int, size: int) -> None:
+    args = entry.inputs(rows)
+    streamed = tx.chunked(lax.map, size=size, in_axes=entry.in_axes)(entry.fn)
+    try:
+        got = streamed(*args)
+    except tx.RowMixingError as error:
+        if entry.name not in refused():
+            raise AssertionError(f"{entry.name} is refused, and the page does not say so") from error
+        return
+    want = jax.jit(entry.fn)(*args)
+    assert jax.tree.structure(want) == jax.tree.structure(got)
+    pairs = list(zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True))
+    for a, b in pairs:
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+    if all(_same(a, b) for a, b in pairs):
+        return
+    faults = Judge(entry.fn, streamed).findings("jit", args, gradients=False).faults
+    assert not faults, "\n".join(faults)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=jax.numpy.issubdtype(a.dtype, np.inexact))
+
+
+def test_few_are_refused() -> None:
+    names = {entry.name for entry in ENTRIES}
+    mixing = [name for name, why in refused().items() if "cannot be traced" not in why and name in names]
+    untraced = [name for name, why in refused().items() if "cannot be traced" in why and name in names]
+    lowered = 1 - len(mixing) / (len(names) - len(untraced))
+    assert lowered >= 0.92, f"{lowered:.1%} of {len(names) - len(untraced)} functions that trace are lowered"
+
+
+def test_the_page_names_functions_of_the_corpus() -> None:
+    assert set(refused()) <= {entry.name for entry in ENTRIES}
