@@ -163,7 +163,8 @@ def batched_together(outputs: Leaves, inputs: Leaves) -> Leaves:
     choice between equal values costs nothing: XLA removes it.
     """
     data = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in inputs]
-    either = functools.reduce(jnp.logical_or, [jnp.any(x != x) for x in data], jnp.bool_(False))  # noqa: FBT003, PLR0124
+    first = [x[(0,) * x.ndim] for x in data if x.size]
+    either = functools.reduce(jnp.logical_or, [x != x for x in first], jnp.bool_(False))  # noqa: FBT003, PLR0124
     return [lax.select_n(either, out, out) for out in outputs]
 
 

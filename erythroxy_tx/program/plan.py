@@ -19,6 +19,8 @@ from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.rows import Needs
+from erythroxy_tx.program.rows import Reach
+from erythroxy_tx.program.rows import Search
 from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.rows import kinds_of
 from erythroxy_tx.program.rows import live
@@ -134,11 +136,14 @@ class Plan:
     passes: list[Pass]
     before: list[list[Step]]
     carries: dict[Equation, Carry]
+    _needs: dict[tuple[Pass, Range], Needs] = dataclasses.field(default_factory=dict)
 
     def needs(self, one: Pass, chunk: Range) -> Needs:
         """What a chunk of a pass computes."""
-        written = {t.value for t in one.tasks if isinstance(t, Store)}
-        return needs(one.targets(chunk), self.kept - written, self.kinds, chunk)
+        if (one, chunk) not in self._needs:
+            written = {t.value for t in one.tasks if isinstance(t, Store)}
+            self._needs[one, chunk] = needs(one.targets(chunk), self.kept - written, self.kinds, chunk)
+        return self._needs[one, chunk]
 
     @property
     def stored(self) -> list[Value]:
@@ -192,6 +197,7 @@ class _Planner:
         self.small: list[tuple[int, Step]] = []
         self.carries: dict[Equation, Carry] = {}
         self.home: dict[Equation, int] = {}  # the pass of each carry
+        self._searches: dict[tuple[Grid, frozenset[Value]], Search] = {}
 
     def run(self, equations: list[Equation]) -> dict[Value, None]:
         """Place everything; or tell what has to be stored, and nothing is placed."""
@@ -231,18 +237,18 @@ class _Planner:
 
     def _place(self, task: Task, more: dict[Value, None]) -> None:
         grid, reverse = self._grid(task), self._direction(task)
-        kept = self.kept - {task.value} if isinstance(task, Store) else self.kept
-        found = needs(task.targets(grid.chunk), kept, self.kinds, grid.chunk)
-        more |= found.long
+        own = frozenset([task.value]) if isinstance(task, Store) else frozenset()
+        found = self._reach(task, grid, own)
+        more |= dict.fromkeys(found.long)
         earliest = self._earliest(task, found, grid, reverse)
         for index, one in enumerate(self.passes):
             if one.grid != grid or (None not in (reverse, one.reverse) and reverse != one.reverse):
                 continue
             if index >= earliest:
                 break
-            written = {t.value for t in one.tasks if isinstance(t, Store)}
-            if written & found.reads.keys():  # what is written down in this pass, its chunk has anyway
-                again = needs(task.targets(grid.chunk), kept - written, self.kinds, grid.chunk)
+            written = frozenset(t.value for t in one.tasks if isinstance(t, Store))
+            if written & found.stored:  # what is written down in this pass, its chunk has anyway
+                again = self._reach(task, grid, own | written)
                 if not again.long and self._earliest(task, again, grid, reverse) <= index:
                     found = again
                     break
@@ -255,10 +261,17 @@ class _Planner:
             self.carries[eqn].saved |= self.home[eqn] != index
         self._made(task, index)
 
-    def _earliest(self, task: Task, found: Needs, grid: Grid, reverse: bool | None) -> int:
+    def _reach(self, task: Task, grid: Grid, unkept: frozenset[Value]) -> Reach:
+        key = grid, unkept & self.kept
+        if key not in self._searches:
+            self._searches[key] = Search(self.kept - unkept, self.kinds, grid.chunk)
+        return self._searches[key].reach(task.targets(grid.chunk), self.ready)
+
+    def _earliest(self, task: Task, found: Reach, grid: Grid, reverse: bool | None) -> int:
         """The first pass in which everything that a task needs is there."""
         free = [] if isinstance(task, Store) else [v for v in task.eqn.ins if not v.rows]
-        at = max((self.ready.get(v, 0) for v in (*found.reads, *free)), default=0)
+        at = max((self.ready.get(v, 0) for v in free), default=0)
+        at = max(at, found.ready)
         for eqn in found.carries:
             home = self.home[eqn]
             together = self.passes[home].grid == grid and reverse in (None, self.passes[home].reverse)

@@ -44,67 +44,138 @@ class Needs:
     long: dict[Value, None]
 
 
-def needs(
-    targets: Iterable[tuple[Value, Want]], kept: Collection[Value], kinds: dict[Equation, Kind], chunk: Range | None
-) -> Needs:
-    """Go back from the wanted parts to what is kept, to inputs, and to what has no rows.
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """What a part of some values goes back to, without the way: the last pass before which it is not there, the
+    carries and the stored values that it reads, and values of which every chunk needs all rows.
+    """
+
+    ready: int = 0
+    carries: frozenset[Equation] = frozenset()
+    stored: frozenset[Value] = frozenset()
+    long: frozenset[Value] = frozenset()
+
+    def joined(self, other: "Reach") -> "Reach":
+        if other.ready <= self.ready and not (other.carries or other.stored or other.long):
+            return self
+        return Reach(
+            max(self.ready, other.ready),
+            self.carries | other.carries,
+            self.stored | other.stored,
+            self.long | other.long,
+        )
+
+
+class Search:
+    """The way back from parts of values to what is kept, to inputs, and to what has no rows.
 
     **Arguments:**
 
-    - `targets`: values with the part of each that is wanted. `kept`: values of which all rows are there.
-    - `kinds`: how each equation that has to do with rows is run. `chunk`: the rows that run, None outside of a pass.
+    - `kept`: values of which all rows are there. `kinds`: how each equation that has to do with rows is run.
+    - `chunk`: the rows that run, None outside of a pass.
     """
-    search = _Search(kept, kinds, chunk)
-    for value, part in targets:
-        search.want(value, part)
-    return search.finish()
 
-
-class _Search:
     def __init__(self, kept: Collection[Value], kinds: dict[Equation, Kind], chunk: Range | None):
         self.kept, self.kinds, self.chunk = kept, kinds, chunk
-        self.found = Needs([], {}, {}, {})
-        self.waiting: list[tuple[int, int, Step]] = []  # the latest equation first
-        self.seen: set[Step] = set()
+        self._before: dict[Step | Equation, list[tuple[Any, bool]]] = {}
+        self._reaches: dict[Step | Equation, Reach] = {}
 
-    def want(self, value: Value, part: Want) -> None:
+    def needs(self, targets: Iterable[tuple[Value, Want]]) -> Needs:
+        """What these parts need."""
+        found, seen = Needs([], {}, {}, {}), set()
+        waiting: list[tuple[int, int, Step | Equation]] = []
+
+        def add(sources: list[tuple[Any, bool]]) -> None:
+            for source, long in sources:
+                if isinstance(source, Value):
+                    found.reads[source] = None
+                    if long:
+                        found.long[source] = None
+                elif source not in seen:
+                    seen.add(source)
+                    eqn = source if isinstance(source, Equation) else source.eqn
+                    heapq.heappush(waiting, (-eqn.index, len(seen), source))
+
+        add([source for value, part in targets for source in self._sources(value, part)])
+        while waiting:
+            _, _, source = heapq.heappop(waiting)
+            if isinstance(source, Equation):
+                found.carries[source] = None
+            else:
+                found.steps.append(source)
+            add(self._direct(source))
+        found.steps.reverse()
+        return found
+
+    def reach(self, targets: Iterable[tuple[Value, Want]], ready: dict[Value, int]) -> Reach:
+        """What these parts go back to; `ready` tells after how many passes a value is there."""
+        found, waiting = Reach(), [source for value, part in targets for source in self._sources(value, part)]
+        for source, long in waiting:
+            found = found.joined(self._reach(source, long, ready))
+        return found
+
+    def _reach(self, source: Any, long: bool, ready: dict[Value, int]) -> Reach:
+        if isinstance(source, Value):
+            stored = frozenset([source]) if source.rows and source in self.kept else frozenset()
+            return Reach(ready.get(source, 0), frozenset(), stored, frozenset([source]) if long else frozenset())
+        stack = [] if source in self._reaches else [source]
+        while stack:
+            last = stack[-1]
+            if last in self._reaches:
+                stack.pop()
+                continue
+            direct = self._direct(last)
+            open_ones = [s for s, _ in direct if not isinstance(s, Value) and s not in self._reaches]
+            if open_ones:
+                stack += open_ones
+                continue
+            found = Reach(0, frozenset([last])) if isinstance(last, Equation) else Reach()
+            for inner, its_long in direct:
+                reach = (
+                    self._reaches.get(inner) if not isinstance(inner, Value) else self._reach(inner, its_long, ready)
+                )
+                found = found.joined(reach or Reach())
+            self._reaches[last] = found
+            stack.pop()
+        return self._reaches[source]
+
+    def _direct(self, source: Step | Equation) -> list[tuple[Any, bool]]:
+        """What a step needs itself, or what a carry along rows does."""
+        if source not in self._before:
+            eqn = source if isinstance(source, Equation) else source.eqn
+            if isinstance(source, Equation):
+                assert self.chunk is not None
+                wants = rule_of(eqn).carry(eqn).wants(self.chunk)
+            else:
+                wants = source.wants()
+            pairs = [(v, part) for v, part in zip(eqn.ins, wants, strict=True) if part is not None]
+            self._before[source] = [source for value, part in pairs for source in self._sources(value, part)]
+        return self._before[source]
+
+    def _sources(self, value: Value, part: Want) -> list[tuple[Any, bool]]:
+        """Where a part of a value comes from: a step, a carry, or values that are there, all of whose rows may be
+        needed by every chunk.
+        """
         if value.known is not None:
-            return
+            return []
         indices = [piece.start.reads() for piece in part if piece is not None]
-        self.found.reads.update(dict.fromkeys(v for v in indices if v is not None))
+        found: list[tuple[Any, bool]] = [(index, False) for index in indices if index is not None]
         maker = value.maker
         if maker is None or value in self.kept or not value.rows or self.kinds[maker] is Kind.WHOLE:
-            self.found.reads[value] = None
-        elif self.kinds[maker] is Kind.CARRY:
-            self._want_carried(value, part, maker)
-        elif not rule_of(maker).cheap(maker) and all(piece.long for piece in part if piece is not None):
-            self.found.long[value] = self.found.reads[value] = None
-        else:
-            step = Step(maker, rule_of(maker).request(maker, maker.outs.index(value), part))
-            if step not in self.seen:
-                self.seen.add(step)
-                heapq.heappush(self.waiting, (-maker.index, len(self.seen), step))
+            return [*found, (value, False)]
+        if self.kinds[maker] is Kind.CARRY:
+            beside = self.chunk is not None and all(piece in (None, self.chunk) for piece in part)
+            return [*found, (maker, False) if beside else (value, True)]
+        if not rule_of(maker).cheap(maker) and all(piece.long for piece in part if piece is not None):
+            return [*found, (value, True)]
+        return [*found, (Step(maker, rule_of(maker).request(maker, maker.outs.index(value), part)), False)]
 
-    def _want_carried(self, value: Value, part: Want, maker: Equation) -> None:
-        """What runs from chunk to chunk gives its own chunk, and nothing else."""
-        if self.chunk is None or any(piece != self.chunk for piece in part if piece is not None):
-            self.found.long[value] = self.found.reads[value] = None
-        elif maker not in self.found.carries:
-            self.found.carries[maker] = None
-            self._ask(maker, rule_of(maker).carry(maker).wants(self.chunk))
 
-    def _ask(self, eqn: Equation, parts: list[Want | None]) -> None:
-        for value, part in zip(eqn.ins, parts, strict=True):
-            if part is not None:
-                self.want(value, part)
-
-    def finish(self) -> Needs:
-        while self.waiting:
-            _, _, step = heapq.heappop(self.waiting)
-            self.found.steps.append(step)
-            self._ask(step.eqn, step.wants())
-        self.found.steps.reverse()
-        return self.found
+def needs(
+    targets: Iterable[tuple[Value, Want]], kept: Collection[Value], kinds: dict[Equation, Kind], chunk: Range | None
+) -> Needs:
+    """What parts of values need, looked for once."""
+    return Search(kept, kinds, chunk).needs(targets)
 
 
 def kinds_of(equations: Iterable[Equation]) -> dict[Equation, Kind]:
