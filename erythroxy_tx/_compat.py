@@ -5,6 +5,7 @@ that a new release is read here and nowhere else.
 import contextlib
 import functools
 import math
+import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import compilation_cache as _compilation_cache
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info_util
@@ -178,67 +180,113 @@ def _difference(a: Any, b: Any) -> Any:
     return a - b
 
 
+def _number(other: Any) -> Any:
+    """The Python number of what a dimension is compared with, where it is one."""
+    if isinstance(other, (np.generic, np.ndarray)) and np.ndim(other) == 0 and other.dtype.kind in "biuf":
+        return other.item()
+    return other
+
+
+_NEAREST = {"ge": math.ceil, "le": math.floor, "gt": math.floor, "lt": math.ceil}  # the integer that a float stands for
+
+
+def _compared(name: str, a: Any, b: Any, otherwise: Callable[[Any, Any], Any]) -> Any:
+    """A comparison of a dimension by whoever decides in this thread."""
+    by, b = getattr(_ASKED, "by", None), _number(b)
+    if by is None:
+        return otherwise(a, b)
+    if isinstance(b, float):
+        if not math.isfinite(b) or (name == "eq" and not b.is_integer()):
+            return getattr(operator, name)(0, b)  # as for any integer
+        b = int(b) if name == "eq" else _NEAREST[name](b)
+    difference = _difference(a, b)
+    if difference is None:
+        return NotImplemented if name == "eq" else otherwise(a, b)
+    turned = -difference if name in ("le", "gt") else difference
+    if not is_symbolic(turned):
+        answer = int(turned) == 0 if name == "eq" else int(turned) >= 0
+    else:
+        answer = by[0]("==" if name == "eq" else ">=", turned)
+    return answer is (name not in ("gt", "lt"))
+
+
+_NEEDS_NUMBER = [
+    "__index__", "__float__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__", "__invert__",
+    "__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__lshift__", "__rlshift__", "__rshift__",
+    "__rrshift__",
+]  # fmt: skip
+_OF_INTS = {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "is_integer", "to_bytes"}
+
+
 @functools.cache
 def _install() -> None:  # noqa: C901  # one short method after another
     """Put our answers before JAX's own, for threads that are `deciding`."""
-    equal, at_least, at_most, above, below, hashed, text, number = (
-        getattr(_SYMBOLIC, f"__{name}__") for name in ("eq", "ge", "le", "gt", "lt", "hash", "str", "int")
-    )
+    hashed, text, number, power = (getattr(_SYMBOLIC, f"__{name}__") for name in ("hash", "str", "int", "pow"))
+    methods: dict[str, Any] = {}
+    for name in ("eq", "ge", "le", "gt", "lt"):
+        original = getattr(_SYMBOLIC, f"__{name}__")
+        methods[f"__{name}__"] = lambda a, b, name=name, original=original: _compared(name, a, b, original)
 
-    def __eq__(self: Any, other: Any) -> bool:  # noqa: N807
-        by = getattr(_ASKED, "by", None)
-        if by is None:
-            return equal(self, other)
-        difference = _difference(self, other)
-        if difference is None:
-            return False
-        return by[0]("==", difference) if is_symbolic(difference) else int(difference) == 0
+    def needs_number(self: Any, *others: Any) -> Any:
+        if any(isinstance(other, jax.Array) for other in others):
+            return NotImplemented
+        if (by := _asked_by_user()) is not None:
+            by[1]("int", self)
+        raise TypeError(f"{type(self).__name__!r} object cannot be interpreted as an integer")
 
-    def __ge__(self: Any, other: Any) -> bool:  # noqa: N807
-        return _ordered(at_least, self, other, lambda d: d, True)  # noqa: FBT003
+    methods |= dict.fromkeys(_NEEDS_NUMBER, needs_number)
 
-    def __le__(self: Any, other: Any) -> bool:  # noqa: N807
-        return _ordered(at_most, self, other, lambda d: -d, True)  # noqa: FBT003
+    def ne(self: Any, other: Any) -> Any:
+        answer = self.__eq__(other)
+        return answer if answer is NotImplemented else not answer
 
-    def __gt__(self: Any, other: Any) -> bool:  # noqa: N807
-        return _ordered(above, self, other, lambda d: -d, False)  # noqa: FBT003
-
-    def __lt__(self: Any, other: Any) -> bool:  # noqa: N807
-        return _ordered(below, self, other, lambda d: d, False)  # noqa: FBT003
-
-    def _ordered(original: Any, a: Any, b: Any, sign: Callable[[Any], Any], wanted: bool) -> bool:
-        by = getattr(_ASKED, "by", None)
-        if by is None or (difference := _difference(a, b)) is None:
-            return original(a, b)
-        if not is_symbolic(difference):
-            return (int(sign(difference)) >= 0) is wanted
-        return by[0](">=", sign(difference)) is wanted
-
-    def __bool__(self: Any) -> bool:  # noqa: N807
+    def truth(self: Any) -> bool:
         by = getattr(_ASKED, "by", None)
         return True if by is None else by[0]("bool", self)
 
-    def __hash__(self: Any) -> int:  # noqa: N807
+    def hash_(self: Any) -> int:
         by = _asked_by_user()
         return hashed(self) if by is None else hash(int(by[1]("hash", self)))
 
-    def __str__(self: Any) -> str:  # noqa: N807
+    def str_(self: Any) -> str:
         by = _asked_by_user()
         return text(self) if by is None else by[1]("str", self)
 
-    def __format__(self: Any, spec: str) -> str:  # noqa: N807
+    def format_(self: Any, spec: str) -> str:
         by = _asked_by_user()
         return format(text(self) if by is None else int(by[1]("str", self)), spec)
 
-    def __int__(self: Any) -> int:  # noqa: N807
+    def int_(self: Any) -> int:
         by = _asked_by_user()
         if by is not None:
             by[1]("int", self)
         return number(self)
 
-    for method in (__eq__, __ge__, __le__, __gt__, __lt__, __bool__, __hash__, __str__, __format__, __int__):
-        setattr(_SYMBOLIC, method.__name__, method)
-    setattr(_SYMBOLIC, "__repr__", __str__)  # noqa: B010  # for mypy
+    def power_(self: Any, other: Any, modulo: Any = None) -> Any:
+        by = _asked_by_user()
+        try:
+            return power(self, other, modulo)
+        except Exception:
+            if by is not None:
+                by[1]("int", self)
+            raise
+
+    def getattr_(self: Any, name: str) -> Any:
+        if name in ("real", "numerator"):
+            return self
+        if name in ("imag", "denominator"):
+            return int(name == "denominator")
+        if name in _OF_INTS and (by := _asked_by_user()) is not None:
+            by[1]("int", self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    methods |= {
+        "__ne__": ne, "__bool__": truth, "__hash__": hash_, "__str__": str_, "__repr__": str_, "__format__": format_,
+        "__int__": int_, "__pow__": power_, "__getattr__": getattr_, "__pos__": lambda self: self,
+        "__abs__": lambda self: self if self >= 0 else -self,
+    }  # fmt: skip
+    for name, method in methods.items():
+        setattr(_SYMBOLIC, name, method)
 
 
 # ------------------------------------------------------------------ random bits

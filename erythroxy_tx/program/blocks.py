@@ -113,7 +113,7 @@ class Start:
         if isinstance(self.of, Chunk):
             inner = chunk
         elif isinstance(self.of, Read):
-            inner = jnp.asarray(read(self.of.value)).astype(jnp.int32)
+            inner = as_index(read(self.of.value))
         elif isinstance(self.of, Clipped):
             inner = jnp.clip(self.of.inner.value(chunk, read), self.of.low, self.of.high)
         else:
@@ -125,6 +125,13 @@ class Start:
         if isinstance(self.of, Read):
             return self.of.value
         return self.of.inner.reads() if isinstance(self.of, (Clipped, Quotient)) else None
+
+
+def as_index(number: Any) -> Any:
+    """An integer of any kind as an int32: one past its limits is the limit."""
+    number = jnp.asarray(number)
+    limits, own = jnp.iinfo(jnp.int32), jnp.iinfo(number.dtype)
+    return jnp.clip(number, max(own.min, limits.min), min(own.max, limits.max)).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,8 +42,13 @@ class Value:
         """The axes whose length depends on the number of rows."""
         return tuple(i for i, dim in enumerate(self.shape) if _compat.is_symbolic(dim))
 
+    @property
+    def keys(self) -> bool:
+        """Whether it holds random keys, which are no numbers."""
+        return bool(jnp.issubdtype(self.dtype, jax.dtypes.extended))
+
     def __str__(self) -> str:
-        name = jnp.dtype(self.dtype).name if not jnp.issubdtype(self.dtype, jax.dtypes.extended) else str(self.dtype)
+        name = str(self.dtype) if self.keys else jnp.dtype(self.dtype).name
         short = name.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f")
         return shown(f"{short}[{','.join(map(str, self.shape))}]")
 

@@ -30,6 +30,9 @@ SUM = Fold(
     lambda total, value: total + value.astype(total.dtype),
 )
 
+# From 0.0, as a reduction in a program starts: its sum of negative zeros is 0.0.
+ADD = Fold(lambda like: jnp.zeros(like.shape, wide(like.dtype)), SUM.step)
+
 
 def compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
     """Add to an unevaluated sum of two numbers, total + rest, of twice the precision.
@@ -49,16 +52,14 @@ def compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
     return total, rest
 
 
-_COMPENSATED_SUM = Fold(
-    lambda like: (SUM.start(like), jnp.zeros(like.shape, wide(like.dtype))), compensated, lambda state: state[0]
-)
 _FEW = 32  # additions: their rounding is within 16 units of the sum of the magnitudes
 
 
 def in_many_steps(fold: Fold, like: Any, steps: int) -> Fold:
     """The fold to use for this many chunks: a float sum of many is compensated, for a second accumulator."""
-    if fold is SUM and steps > _FEW and jnp.issubdtype(like.dtype, jnp.inexact):
-        return _COMPENSATED_SUM
+    if fold in (SUM, ADD) and steps > _FEW and jnp.issubdtype(like.dtype, jnp.inexact):
+        zero = jnp.zeros(like.shape, wide(like.dtype))
+        return Fold(lambda like: (fold.start(like), zero), compensated, lambda state: state[0])
     return fold
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from erythroxy_tx.program.blocks import Chunk
 from erythroxy_tx.program.blocks import Range
@@ -24,7 +25,6 @@ from erythroxy_tx.program.rows import Search
 from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.rows import kinds_of
 from erythroxy_tx.program.rows import live
-from erythroxy_tx.program.rows import needs
 from erythroxy_tx.program.rules import rule_of
 from erythroxy_tx.program.rules.rule import Carrying
 from erythroxy_tx.program.rules.rule import Folding
@@ -84,6 +84,7 @@ class Carry:
 
     eqn: Equation
     how: Carrying
+    grid: Grid
     saved: bool = False
 
     def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
@@ -142,7 +143,8 @@ class Plan:
         """What a chunk of a pass computes."""
         if (one, chunk) not in self._needs:
             written = {t.value for t in one.tasks if isinstance(t, Store)}
-            self._needs[one, chunk] = needs(one.targets(chunk), self.kept - written, self.kinds, chunk)
+            search = Search(self.kept - written, self.kinds, chunk, lambda eqn: self.carries[eqn].grid == one.grid)
+            self._needs[one, chunk] = search.needs(one.targets(chunk))
         return self._needs[one, chunk]
 
     @property
@@ -197,7 +199,7 @@ class _Planner:
         self.small: list[tuple[int, Step]] = []
         self.carries: dict[Equation, Carry] = {}
         self.home: dict[Equation, int] = {}  # the pass of each carry
-        self._searches: dict[tuple[Grid, frozenset[Value]], Search] = {}
+        self._searches: dict[tuple[Grid, Range, frozenset[Value]], Search] = {}
 
     def run(self, equations: list[Equation]) -> dict[Value, None]:
         """Place everything; or tell what has to be stored, and nothing is placed."""
@@ -209,7 +211,8 @@ class _Planner:
             if kind is Kind.FOLD:
                 self._place(Fold(eqn, rule_of(eqn).fold(eqn)), more)
             elif kind is Kind.CARRY:
-                self.carries[eqn] = Carry(eqn, rule_of(eqn).carry(eqn))
+                how = rule_of(eqn).carry(eqn)
+                self.carries[eqn] = Carry(eqn, how, self._grid_of(how.size, how.dim))
                 self._place(self.carries[eqn], more)
             elif kind is not Kind.BLOCK or not any(v.rows for v in eqn.outs):
                 self._place_small(eqn, kind, more)
@@ -225,7 +228,7 @@ class _Planner:
     def _place_small(self, eqn: Equation, kind: Kind | None, more: dict[Value, None]) -> None:
         if kind is Kind.BLOCK:
             step = Step(eqn, rule_of(eqn).request(eqn, 0, (None,) * len(eqn.outs[0].at)))
-            found = needs(_wanted(eqn, step.wants()), self.kept, self.kinds, None)
+            found = Search(self.kept, self.kinds, None).needs(_wanted(eqn, step.wants()))
             more |= found.long
             steps, reads = [*found.steps, step], list(found.reads)
         else:
@@ -240,7 +243,7 @@ class _Planner:
         own = frozenset([task.value]) if isinstance(task, Store) else frozenset()
         found = self._reach(task, grid, own)
         more |= dict.fromkeys(found.long)
-        earliest = self._earliest(task, found, grid, reverse)
+        earliest = self._earliest(task, found, reverse)
         for index, one in enumerate(self.passes):
             if one.grid != grid or (None not in (reverse, one.reverse) and reverse != one.reverse):
                 continue
@@ -249,7 +252,7 @@ class _Planner:
             written = frozenset(t.value for t in one.tasks if isinstance(t, Store))
             if written & found.stored:  # what is written down in this pass, its chunk has anyway
                 again = self._reach(task, grid, own | written)
-                if not again.long and self._earliest(task, again, grid, reverse) <= index:
+                if not again.long and self._earliest(task, again, reverse) <= index:
                     found = again
                     break
         else:
@@ -262,19 +265,27 @@ class _Planner:
         self._made(task, index)
 
     def _reach(self, task: Task, grid: Grid, unkept: frozenset[Value]) -> Reach:
-        key = grid, unkept & self.kept
-        if key not in self._searches:
-            self._searches[key] = Search(self.kept - unkept, self.kinds, grid.chunk)
-        return self._searches[key].reach(task.targets(grid.chunk), self.ready)
+        found, unkept = Reach(), unkept & self.kept
+        for chunk in (grid.chunk, grid.last):
+            if chunk.extent and grid.size:
+                key = grid, chunk, unkept
+                if key not in self._searches:
+                    beside = functools.partial(self._beside, grid)
+                    self._searches[key] = Search(self.kept - unkept, self.kinds, chunk, beside)
+                found = found.joined(self._searches[key].reach(task.targets(chunk), self.ready))
+        return found
 
-    def _earliest(self, task: Task, found: Reach, grid: Grid, reverse: bool | None) -> int:
+    def _beside(self, grid: Grid, eqn: Equation) -> bool:
+        return self.carries[eqn].grid == grid
+
+    def _earliest(self, task: Task, found: Reach, reverse: bool | None) -> int:
         """The first pass in which everything that a task needs is there."""
         free = [] if isinstance(task, Store) else [v for v in task.eqn.ins if not v.rows]
         at = max((self.ready.get(v, 0) for v in free), default=0)
         at = max(at, found.ready)
         for eqn in found.carries:
             home = self.home[eqn]
-            together = self.passes[home].grid == grid and reverse in (None, self.passes[home].reverse)
+            together = reverse in (None, self.passes[home].reverse)
             at = max(at, home if together else home + 1)
         return at
 
@@ -295,9 +306,10 @@ class _Planner:
         if isinstance(task, Store):
             if len(task.value.rows) > 1 and task.value not in self.program.outs:
                 raise mixing(task.eqn, "whose result grows as n²", "reduce it along one of the two axes of rows")
-            size, dim = task.value.at[task.axis], task.value.shape[task.axis]
-        else:
-            size, dim = task.how.size, task.how.dim
+            return self._grid_of(task.value.at[task.axis], task.value.shape[task.axis])
+        return task.grid if isinstance(task, Carry) else self._grid_of(task.how.size, task.how.dim)
+
+    def _grid_of(self, size: int, dim: Any) -> Grid:
         rows = self.program.rows
         slope = (self.program.symbol.at(dim, 2 * rows) - self.program.symbol.at(dim, rows)) / rows
         return Grid(size, max(1, math.floor(self.size * slope)) if slope > 0 else max(size, 1))
@@ -309,7 +321,7 @@ class _Planner:
                 overlapping = Pass(dataclasses.replace(grid, overlaps=True), None, one.tasks)
                 kept = self.kept - {t.value for t in one.tasks if isinstance(t, Store)}
                 chunk = overlapping.grid.chunk
-                found = needs(overlapping.targets(chunk), kept, self.kinds, chunk)
+                found = Search(kept, self.kinds, chunk).needs(overlapping.targets(chunk))
                 if not found.carries and not found.long:
                     one.grid = overlapping.grid
         before: list[list[Step]] = [[] for _ in range(len(self.passes) + 1)]

@@ -4,6 +4,7 @@ there already. Not here: when it is computed (`plan.py`), nor how (`evaluate.py`
 
 import dataclasses
 import heapq
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from typing import Any
@@ -72,11 +73,17 @@ class Search:
     **Arguments:**
 
     - `kept`: values of which all rows are there. `kinds`: how each equation that has to do with rows is run.
-    - `chunk`: the rows that run, None outside of a pass.
+    - `chunk`: the rows that run, None outside of a pass. `beside`: which carries run over the same chunks.
     """
 
-    def __init__(self, kept: Collection[Value], kinds: dict[Equation, Kind], chunk: Range | None):
-        self.kept, self.kinds, self.chunk = kept, kinds, chunk
+    def __init__(
+        self,
+        kept: Collection[Value],
+        kinds: dict[Equation, Kind],
+        chunk: Range | None,
+        beside: Callable[[Equation], bool] = lambda eqn: False,  # noqa: ARG005
+    ):
+        self.kept, self.kinds, self.chunk, self.beside = kept, kinds, chunk, beside
         self._before: dict[Step | Equation, list[tuple[Any, bool]]] = {}
         self._reaches: dict[Step | Equation, Reach] = {}
 
@@ -164,18 +171,11 @@ class Search:
         if maker is None or value in self.kept or not value.rows or self.kinds[maker] is Kind.WHOLE:
             return [*found, (value, False)]
         if self.kinds[maker] is Kind.CARRY:
-            beside = self.chunk is not None and all(piece in (None, self.chunk) for piece in part)
-            return [*found, (maker, False) if beside else (value, True)]
+            own = all(piece in (None, self.chunk) for piece in part)
+            return [*found, (maker, False) if own and self.beside(maker) else (value, True)]
         if not rule_of(maker).cheap(maker) and all(piece.long for piece in part if piece is not None):
             return [*found, (value, True)]
         return [*found, (Step(maker, rule_of(maker).request(maker, maker.outs.index(value), part)), False)]
-
-
-def needs(
-    targets: Iterable[tuple[Value, Want]], kept: Collection[Value], kinds: dict[Equation, Kind], chunk: Range | None
-) -> Needs:
-    """What parts of values need, looked for once."""
-    return Search(kept, kinds, chunk).needs(targets)
 
 
 def kinds_of(equations: Iterable[Equation]) -> dict[Equation, Kind]:

@@ -73,7 +73,7 @@ def shown(text: Any) -> str:
 def symbol_for(rows: int) -> Symbol:
     """A symbol that may stand for this many rows: one that is known, if all that was assumed of it holds."""
     for known in _POOL:
-        if known.only is None and not known.asked_number and known.holds(rows):
+        if not known.asked_number and known.holds(rows):
             return known
     _POOL.append(Symbol(f"n_{len(_POOL)}" if _POOL else "n"))
     return _POOL[-1]

@@ -5,13 +5,15 @@ axes are no rows; along rows a sort runs on all of them, and what truly mixes ro
 from collections.abc import Callable
 from typing import Any
 
-from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.blocks import cut
 from erythroxy_tx.program.blocks import everything
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
+from erythroxy_tx.program.rules.rule import bound
 from erythroxy_tx.program.rules.rule import everything_of
 from erythroxy_tx.program.rules.rule import mixing
 
@@ -19,7 +21,7 @@ _FIX = "apply it to something without rows, such as a covariance or a Gram matri
 
 
 class Along(Rule):
-    """All outputs have the shape of the first input but along its own axes, which it needs whole."""
+    """All outputs have the shape of the first input, but maybe along axes of its own, which it needs whole."""
 
     def __init__(self, axes: Callable[[Equation], tuple[int, ...]], *, on_all_rows: bool = False):
         self.axes, self.on_all_rows = axes, on_all_rows
@@ -32,24 +34,16 @@ class Along(Rule):
             raise mixing(eqn, "which mixes all rows", _FIX)
         return Kind.WHOLE if len(rows) == 1 else Kind.BLOCK
 
-    def request(self, eqn: Equation, out: int, want: Want) -> Any:  # noqa: ARG002
+    def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         axes = self.axes(eqn)
-        return tuple(p for i, p in enumerate(want) if i not in axes)
+        return [
+            tuple((everything(v.at[i]) if i in v.rows else None) if i in axes else p for i, p in enumerate(request))
+            for v in eqn.ins
+        ]
 
-    def given(self, eqn: Equation, request: Any) -> list[Want]:
-        return [self._want(eqn, v, request) for v in eqn.outs]
-
-    def _want(self, eqn: Equation, value: Value, request: Any) -> Want:
-        axes, left = self.axes(eqn), iter(request)
-        parts: list[Range | None] = []
-        for i in range(len(value.at)):
-            own = i in axes
-            part = None if own else next(left, None)
-            parts.append(everything(value.at[i]) if own and i in value.rows else part)
-        return tuple(parts)
-
-    def wants(self, eqn: Equation, request: Any) -> list[Want | None]:
-        return [self._want(eqn, v, request) for v in eqn.ins]
+    def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:
+        own = tuple(part if i in self.axes(eqn) else None for i, part in enumerate(request))
+        return [cut(found, own, at) for found in bound(eqn, ins)]
 
 
 class Batched(Rule):

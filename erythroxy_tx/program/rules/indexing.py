@@ -10,6 +10,7 @@ from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Read
 from erythroxy_tx.program.blocks import Start
 from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.blocks import as_index
 from erythroxy_tx.program.blocks import everything
 from erythroxy_tx.program.blocks import spread
 from erythroxy_tx.program.blocks import whole
@@ -51,7 +52,7 @@ class DynamicSlice(Rule):
     def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:  # noqa: ARG002
         parts = self.wants(eqn, request)[0] or ()
         sizes = out_shape(eqn, request)
-        starts = [0 if part is not None else start for part, start in zip(parts, ins[1:], strict=True)]
+        starts = [0 if part is not None else as_index(start) for part, start in zip(parts, ins[1:], strict=True)]
         return [lax.dynamic_slice(ins[0], starts, sizes)]
 
     def kind(self, eqn: Equation) -> Kind:
@@ -99,7 +100,7 @@ class DynamicUpdate(Rule):
         for axis, part in moved.items():
             update = spread(update, axis, part, eqn.ins[1].at[axis], jnp.zeros((), update.dtype), at)
             inside = inside & _inside(part, eqn.ins[1].at[axis], axis, operand.ndim, at)
-        starts = [0 if request[i] is not None else s for i, s in enumerate(starts)]
+        starts = [0 if request[i] is not None else as_index(s) for i, s in enumerate(starts)]
         updated = lax.dynamic_update_slice(operand, update, starts)
         return [jnp.where(inside, updated, operand) if moved else updated]
 
@@ -151,7 +152,7 @@ class Gather(Rule):
         parts = list(whole(source))
         for axis, i in windows.items():
             part, full = request[axis], sizes[i] == source.at[i]
-            if first is not None and i in source.rows:
+            if first is not None and (part is not None or i in source.rows):
                 parts[i] = (part or Range(Start(), sizes[i])).moved(int(first[i]))
             elif part is not None and full and (i not in mapped or eqn.params["mode"] != _DROPS):
                 parts[i] = part

@@ -21,6 +21,8 @@ class Pad(Rule):
     """`out[i] = x[i - low]`, the padding value past both ends."""
 
     def kind(self, eqn: Equation) -> Kind:
+        if eqn.outs[0].keys:
+            return Kind.WHOLE
         inner = [int(c[2]) for i, c in enumerate(eqn.params["padding_config"]) if i in eqn.ins[0].rows]
         return Kind.WHOLE if any(inner) else Kind.BLOCK
 
@@ -51,8 +53,9 @@ class Pad(Rule):
 class Concatenate(Rule):
     """Along rows, each row of the result is that of the piece in which it falls."""
 
-    def kind(self, eqn: Equation) -> Kind:  # noqa: ARG002
-        return Kind.BLOCK
+    def kind(self, eqn: Equation) -> Kind:
+        along = eqn.params["dimension"] in eqn.outs[0].rows
+        return Kind.WHOLE if along and eqn.outs[0].keys else Kind.BLOCK
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         axis, part = eqn.params["dimension"], request[eqn.params["dimension"]]

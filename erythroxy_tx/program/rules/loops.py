@@ -191,9 +191,9 @@ def _independent(eqn: Equation, programs: list[Program]) -> bool:
 
 def _part_of(program: Program, part: Range) -> Any:
     """The steps for a part of the rows of a program's outputs, or None if they need more of the inputs' than that."""
+    from erythroxy_tx.program.rows import Search
     from erythroxy_tx.program.rows import kinds_of  # which need the rules
     from erythroxy_tx.program.rows import live
-    from erythroxy_tx.program.rows import needs
 
     used = live(program)
     kinds = kinds_of(used)
@@ -201,7 +201,7 @@ def _part_of(program: Program, part: Range) -> Any:
         return None
     inputs = set(program.ins)
     targets = [(v, _at_rows(v, part)) for v in program.outs if v.rows]
-    found = needs(targets, inputs, kinds, None)
+    found = Search(inputs, kinds, None).needs(targets)
     parts = [*targets, *((v, w) for s in found.steps for v, w in zip(s.eqn.ins, s.wants(), strict=True) if w)]
     for value, want in parts:
         if (value in inputs or len(value.rows) > 1) and value.rows and want != _at_rows(value, part):

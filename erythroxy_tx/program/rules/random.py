@@ -24,10 +24,9 @@ class RandomBits(Rule):
 
     def kind(self, eqn: Equation) -> Kind:
         keys = len(eqn.ins[0].at)
-        if all(i < keys for i in eqn.outs[0].rows):
-            return Kind.BLOCK
         counted = _compat.counts_positions(eqn.ins[0].dtype) and math.prod(eqn.outs[0].at) < 2**32
-        return Kind.BLOCK if counted and not keys else Kind.WHOLE
+        own = all(i < keys for i in eqn.outs[0].rows)  # rbg draws for a batch of keys from the first of them
+        return Kind.BLOCK if counted and (own or not keys) else Kind.WHOLE
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         return [request[: len(eqn.ins[0].at)]]

@@ -10,8 +10,8 @@ from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Want
 from erythroxy_tx.program.blocks import everything
 from erythroxy_tx.program.equations import Equation
+from erythroxy_tx.program.folds import ADD
 from erythroxy_tx.program.folds import FOLDS
-from erythroxy_tx.program.folds import SUM
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import wide
 from erythroxy_tx.program.rules.rule import At
@@ -24,7 +24,7 @@ from erythroxy_tx.program.rules.rule import bound
 _XOR = Fold(lambda like: jnp.zeros(like.shape, like.dtype), lambda total, value: total ^ value)
 _NUMBERS = {name: Fold(FOLDS[name].start, FOLDS[name].step) for name in ("max", "min", "prod")}
 _HOW = {
-    "reduce_sum": SUM,
+    "reduce_sum": ADD,
     "reduce_prod": _NUMBERS["prod"],
     "reduce_max": _NUMBERS["max"],
     "reduce_min": _NUMBERS["min"],
@@ -97,48 +97,20 @@ class Reduction(Rule):
         return lambda folded: [folded.astype(eqn.outs[0].dtype)]
 
 
-class Variadic(Reduction):
-    """A reduction by a program of the user's, of several arrays at once; the starting values come last."""
+class Variadic(Rule):
+    """A reduction by a program of the user's, of several arrays at once; the starting values come last.
 
-    def _axes(self, eqn: Equation) -> tuple[int, ...]:
-        return tuple(eqn.params["dimensions"])
+    Along rows it is run on all of them: a starting value counts once, and need not be an identity.
+    """
 
     def kind(self, eqn: Equation) -> Kind:
-        reduced = set(self._axes(eqn)) & set(eqn.ins[0].rows)
-        return Kind.FOLD if reduced and not eqn.outs[0].rows else Kind.BLOCK
+        reduced = set(eqn.params["dimensions"]) & set(eqn.ins[0].rows)
+        return Kind.WHOLE if reduced else Kind.BLOCK
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
-        left, source = iter(request), eqn.ins[0]
-        part = tuple(
-            (everything(size) if i in source.rows else None) if i in self._axes(eqn) else next(left)
-            for i, size in enumerate(source.at)
-        )
+        left = iter(request)
+        part = tuple(None if i in eqn.params["dimensions"] else next(left) for i in range(len(eqn.ins[0].at)))
         return [*[part] * len(eqn.outs), *[()] * len(eqn.outs)]
-
-    def fold(self, eqn: Equation) -> Folding:
-        source = eqn.ins[0]
-        axis = next(i for i in source.rows if i in self._axes(eqn))
-
-        def wants(part: Range) -> list[Want | None]:
-            rows = tuple(
-                part if i == axis else everything(size) if i in source.rows else None
-                for i, size in enumerate(source.at)
-            )
-            return [*[rows] * len(eqn.outs), *[()] * len(eqn.outs)]
-
-        def step(old: Any, new: Any) -> Any:
-            pairs = [jnp.stack(pair) for pair in zip(old, new[0], strict=True)]
-            return tuple(bound(eqn, [*pairs, *new[1]], dimensions=(0,)))
-
-        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
-            return tuple(bound(eqn, ins)), tuple(ins[len(eqn.outs) :])
-
-        def start(ins: list[Any]) -> Any:
-            inits = ins[len(eqn.outs) :]
-            return tuple(jnp.broadcast_to(init, v.at) for v, init in zip(eqn.outs, inits, strict=True))
-
-        fold = Fold(lambda like: like, step)
-        return Folding(source.at[axis], source.shape[axis], wants, value, fold, list, start, ordered=True)
 
 
 class ArgReduction(Reduction):
@@ -220,7 +192,8 @@ class Dot(Rule):
             return bound(eqn, ins, preferred_element_type=jnp.dtype(wide(out.dtype)))[0]
 
         dim = eqn.ins[0].shape[a] if a in eqn.ins[0].rows else eqn.ins[1].shape[b]
-        return Folding(eqn.ins[0].at[a], dim, wants, value, SUM, lambda total: [total.astype(out.dtype)])
+        how = FOLDS["any"] if out.dtype == bool else ADD
+        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)])
 
 
 class Running(Rule):

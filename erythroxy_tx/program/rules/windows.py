@@ -12,7 +12,7 @@ from erythroxy_tx.program.blocks import spread
 from erythroxy_tx.program.blocks import whole
 from erythroxy_tx.program.blocks import within
 from erythroxy_tx.program.equations import Equation
-from erythroxy_tx.program.folds import SUM
+from erythroxy_tx.program.folds import ADD
 from erythroxy_tx.program.folds import wide
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
@@ -48,18 +48,16 @@ class Pooling(Rule):
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         source = self._source(eqn, request)
         want = tuple(within(source[i], size) if i in source else None for i, size in enumerate(eqn.ins[0].at))
-        return [want, *[()] * (len(eqn.ins) - 1)]
+        return [want]
 
     def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:
         x, padding = ins[0], list(eqn.params["padding"])
         for axis, part in self._source(eqn, request).items():
-            x = spread(x, axis, part, eqn.ins[0].at[axis], self._fill(eqn, ins), at)
+            x = spread(x, axis, part, eqn.ins[0].at[axis], self._fill(eqn), at)
             padding[axis] = (0, 0)
-        return bound(eqn, [x, *ins[1:]], padding=tuple(padding))
+        return bound(eqn, [x], padding=tuple(padding))
 
-    def _fill(self, eqn: Equation, ins: list[Any]) -> Any:
-        if len(ins) > 1:
-            return ins[1]
+    def _fill(self, eqn: Equation) -> Any:
         kind = eqn.ins[0].dtype
         if eqn.name == "reduce_window_sum":
             return 0
@@ -70,7 +68,9 @@ class Pooling(Rule):
 
 
 class Picking(Rule):
-    """The derivatives of pooling: on each row where the windows are along other axes, else on all rows."""
+    """Pooling by a program of the user's, and the derivatives of pooling: on each row where the windows are along
+    other axes, else on all rows.
+    """
 
     def kind(self, eqn: Equation) -> Kind:
         params = eqn.params
@@ -166,10 +166,10 @@ class Convolution(Rule):
             return bound(eqn, [x, ins[1]], padding=padding, preferred_element_type=kind)[0]
 
         rows, dim = eqn.ins[1].at[right], eqn.ins[1].shape[right]
-        return Folding(rows, dim, wants, value, SUM, lambda total: [total.astype(eqn.outs[0].dtype)])
+        return Folding(rows, dim, wants, value, ADD, lambda total: [total.astype(eqn.outs[0].dtype)])
 
 
-_POOLS = ["reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window"]
-_PICKS = ["select_and_scatter_add", "select_and_gather_add"]
+_POOLS = ["reduce_window_sum", "reduce_window_max", "reduce_window_min"]
+_PICKS = ["reduce_window", "select_and_scatter_add", "select_and_gather_add"]
 RULES: dict[str, Rule] = dict.fromkeys(_POOLS, Pooling()) | dict.fromkeys(_PICKS, Picking())
 RULES["conv_general_dilated"] = Convolution()
