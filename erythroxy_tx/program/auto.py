@@ -10,6 +10,7 @@ from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import flatten
+from erythroxy_tx.program.likeness import apart
 from erythroxy_tx.program.plan import Plan
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.stores import cheapest_plan
@@ -27,16 +28,24 @@ def run_auto(call: RowCall, size: int, allowed: int | None) -> Any:
     **Raises:** `RowMixingError` if it cannot be run in chunks.
     """
     traced, captured = traced_call(call)
-    streamed = differentiable(traced, lambda program, args: run(planned(program, size, allowed, call.label), args))
+    label = call.label  # what is differentiated is kept, and must keep no tracer
+    streamed = differentiable(traced, lambda program, args: run(planned(program, size, allowed, label), args), label)
     found = streamed([*map(jnp.asarray, call.dynamic), *captured])
     return call.unflatten([_like(x, leaf) for x, leaf in zip(found, call.result_leaves, strict=True)])
 
 
 def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
     """The program of a call, for an unknown number of rows."""
-    _ = call.result  # the user's own errors come first
+    concrete = call.concrete  # the user's own errors come first
     types = [struct_of(leaf) for leaf in call.dynamic]
-    return trace(call.flat_whole, types, call.axes, call.length, call.label)
+    traced, captured = trace(call.flat_whole, types, call.axes, call.length, call.label)
+    if names := apart(*(flatten(closed, traced.symbol, traced.rows) for closed in (traced.closed, concrete))):
+        raise RowMixingError(
+            f"{call.label} is another program for {call.length} rows than for an unknown number of them "
+            f"({', '.join(names)}). Expected a function that does the same for any number of rows. Fix: no decision by "
+            "the type of x.shape[0]; or declare out=."
+        )
+    return traced, captured
 
 
 def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:

@@ -14,6 +14,7 @@ from erythroxy_tx.program.loop import batched_together
 from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
 from erythroxy_tx.program.trace import Trace
+from erythroxy_tx.program.trace import check_asked
 from erythroxy_tx.program.trace import hoisted
 from erythroxy_tx.program.trace import refusal
 
@@ -21,12 +22,12 @@ Leaves = list[Any]
 Run = Callable[[Trace, Leaves], Leaves]
 
 
-def differentiable(trace: Trace, run: Run) -> Callable[[Leaves], Leaves]:
+def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Leaves]:
     """A traced program as a function of flat leaves, whose reverse mode is run like the program itself.
 
     **Arguments:**
 
-    - `trace`: the program. `run`: runs a program on whole values.
+    - `trace`: the program. `run`: runs a program on whole values. `label`: what is called, for errors.
 
     Forward mode (`jvp`, `jacfwd`, `hessian`) is refused by JAX, as for every `jax.custom_vjp`.
     """
@@ -46,7 +47,7 @@ def differentiable(trace: Trace, run: Run) -> Callable[[Leaves], Leaves]:
         live = [i for i, ct in enumerate(cotangents) if not is_zero(ct)]
         if not wanted or not live:
             return ([None] * len(values),)
-        found = differentiable(_vjp(trace, wanted, live), run)([*values, *(cotangents[i] for i in live)])
+        found = differentiable(_vjp(trace, wanted, live, label), run, label)([*values, *(cotangents[i] for i in live)])
         found = [
             _compat.convert(x, x.dtype, weak_type=jax.typeof(values[i]).weak_type)
             for x, i in zip(found, wanted, strict=True)
@@ -57,7 +58,7 @@ def differentiable(trace: Trace, run: Run) -> Callable[[Leaves], Leaves]:
     return streamed
 
 
-def _vjp(trace: Trace, wanted: list[int], live: list[int]) -> Trace:
+def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str) -> Trace:
     """The program of (arguments, cotangents of the live outputs) → cotangents of the wanted arguments."""
     count = len(trace.types)
     outs = [v.aval for v in trace.closed.jaxpr.outvars]
@@ -73,9 +74,16 @@ def _vjp(trace: Trace, wanted: list[int], live: list[int]) -> Trace:
         _, back = jax.vjp(of_wanted, *(args[i] for i in wanted))
         return list(back(cotangents))
 
-    with trace.symbol.standing_for(trace.rows):
-        try:
+    try:
+        with trace.symbol.standing_for(trace.rows):
             closed = jax.make_jaxpr(pull)(*types)
-        except Exception as error:
-            raise refusal("the derivative of a chunked function", error) from error
+    except Exception as error:
+        jax.make_jaxpr(pull)(*(_known(kind, trace) for kind in types))  # an error of the user's own is raised as it is
+        raise refusal(f"the derivative of {label}", error) from error
+    check_asked(trace.symbol, f"the derivative of {label}")
     return hoisted(closed, trace.symbol, trace.rows)[0]
+
+
+def _known(kind: Any, trace: Trace) -> Any:
+    shape = tuple(trace.symbol.at(size, trace.rows) for size in kind.shape)
+    return jax.ShapeDtypeStruct(shape, kind.dtype, weak_type=kind.weak_type)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from erythroxy_tx import _compat
+from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
 
@@ -191,8 +192,14 @@ class _Builder:
 
     def _expanded(self, eqn: Any) -> Any:
         types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-        with self.symbol.standing_for(self.rows):
-            return jax.make_jaxpr(lambda *xs: _compat.expanded(eqn, list(xs)))(*types)
+        try:
+            with self.symbol.standing_for(self.rows):
+                return jax.make_jaxpr(lambda *xs: _compat.expanded(eqn, list(xs)))(*types)
+        except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
+            raise RowMixingError(
+                f"{eqn.primitive.name} at {self._line}, a function of JAX's own that cannot be opened for an unknown "
+                "number of rows. Fix: declare out=, or take it out of the function."
+            ) from error
 
     def _folded(self, eqn: Any, ins: list[Value]) -> list[Value] | None:
         """What an equation gives whose inputs are known numbers: integers, and one that is made a float."""

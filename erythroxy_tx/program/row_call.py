@@ -114,7 +114,16 @@ class RowCall:
     @functools.cached_property
     def result(self) -> Any:
         """The types of the one-shot result. The function is traced, not run."""
-        return jax.eval_shape(self._outputs, *map(struct_of, self.dynamic))
+        return self._traced[1]
+
+    @functools.cached_property
+    def _traced(self) -> tuple[Any, Any]:
+        return jax.make_jaxpr(self._outputs, return_shape=True)(*map(struct_of, self.dynamic))
+
+    @property
+    def concrete(self) -> Any:
+        """The program for the number of rows at hand."""
+        return self._traced[0]
 
     @property
     def result_leaves(self) -> list[Any]:

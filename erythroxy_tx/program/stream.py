@@ -171,7 +171,7 @@ class ChunkRun:
             begun = carries.get(item)
             if item not in carries:
                 begun = jax.tree.map(lambda x: x[index], self.there["starts", item.eqn])
-            after, outs = item.how.step(begun, ins)
+            after, outs = item.how.step(begun, ins, chunk.extent)
             if item in carries:
                 carries[item] = after
             rows = [(v, axis) for v, axis in zip(item.eqn.outs, item.how.axes, strict=True) if axis is not None]

@@ -72,11 +72,7 @@ def trace(
                 closed = jax.make_jaxpr(fn)(*unknown)
             except Exception as error:
                 raise refusal(label, error) from error
-        if symbol.asked_number:
-            raise RowMixingError(
-                f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
-                f"is the same for any number of rows. Fix: use x.shape[0] as it is, or declare out=."
-            )
+        check_asked(symbol, label)
         if symbol.only == known_before:
             break
     return hoisted(closed, symbol, rows)
@@ -87,6 +83,15 @@ def hoisted(closed: Any, symbol: Symbol, rows: int) -> tuple[Trace, list[Any]]:
     captured = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
     kept = [None if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
     return Trace(closed.replace(consts=kept), symbol, rows, len(captured)), captured
+
+
+def check_asked(symbol: Symbol, label: str) -> None:
+    """Refuse what asked for the number of rows, was refused, and went on."""
+    if symbol.asked_number:
+        raise RowMixingError(
+            f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
+            "is the same for any number of rows. Fix: use x.shape[0] as it is, or declare out=."
+        )
 
 
 def _with_rows(kind: Any, axis: int | None, symbol: Symbol) -> Any:

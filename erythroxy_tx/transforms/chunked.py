@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.contract import AsAccurate
@@ -32,6 +33,7 @@ from erythroxy_tx.program.combine import check_one_chunk
 from erythroxy_tx.program.combine import run_declared
 from erythroxy_tx.program.cost import largest_fitting
 from erythroxy_tx.program.exact import exact_outputs
+from erythroxy_tx.program.likeness import STREAMED
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.words import told
 
@@ -164,7 +166,10 @@ class Chunked(Transform):
         call = self._call(args, kwargs)
         if call.unknown:  # inside of another one's trace, which cuts the rows
             return call.whole()
-        return self._run_call(call, self._plan(call))
+        plan = self._plan(call)
+        if plan.one:
+            return self._run_call(call, plan)
+        return jax.tree.map(functools.partial(checkpoint_name, name=STREAMED), self._run_call(call, plan))
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
         names = unwrapped(self)

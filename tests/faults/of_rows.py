@@ -92,7 +92,9 @@ class ForgetfulRunning(Running):
 
     def carry(self, eqn):
         right = super().carry(eqn)
-        return dataclasses.replace(right, step=lambda carry, ins: right.step(jax.tree.map(jnp.zeros_like, carry), ins))
+        return dataclasses.replace(
+            right, step=lambda carry, *rest: right.step(jax.tree.map(jnp.zeros_like, carry), *rest)
+        )
 
 
 class ForgetfulScan(Scan):
@@ -100,7 +102,9 @@ class ForgetfulScan(Scan):
 
     def carry(self, eqn):
         right = super().carry(eqn)
-        return dataclasses.replace(right, step=lambda carry, ins: right.step([jnp.zeros_like(c) for c in carry], ins))
+        return dataclasses.replace(
+            right, step=lambda carry, *rest: right.step([jnp.zeros_like(c) for c in carry], *rest)
+        )
 
 
 class ForwardScan(Scan):

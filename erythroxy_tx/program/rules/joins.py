@@ -7,6 +7,7 @@ from jax import lax
 
 from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.blocks import everything
 from erythroxy_tx.program.blocks import spread
 from erythroxy_tx.program.blocks import within
@@ -93,7 +94,7 @@ class Concatenate(Rule):
                 shape = [1] * here.ndim
                 shape[axis] = part.extent
                 found = jnp.where((row >= first).reshape(shape), here, found)
-        return [found]
+        return [jnp.zeros(block_shape(eqn.outs[0].at, request), eqn.outs[0].dtype) if found is None else found]
 
 
 def _never(part: Range, size: int) -> bool:

@@ -143,7 +143,7 @@ class _Group:
 def _groups(eqn: Equation) -> list[_Group] | None:
     """Where rows are in a reshape; None if they do not lead their group."""
     source, out = eqn.ins[0], eqn.outs[0]
-    if eqn.params.get("dimensions") is not None:
+    if eqn.params.get("dimensions") is not None or 0 in source.at:
         return None
     found, i, j = [], 0, 0
     while i < len(source.at) or j < len(out.at):

@@ -88,9 +88,8 @@ class Scan(_Nested):
             rows: list[Want | None] = [(part, *[None] * (len(v.at) - 1)) for v in eqn.ins[xs:]]
             return [*[None] * xs, *rows]
 
-        def step(carry: Any, ins: Leaves) -> tuple[Any, Leaves]:
-            length = ins[xs].shape[0] if len(ins) > xs else None
-            carry, ys = _scan(eqn, ins[:consts], carry, ins[xs:], length, lambda args: run_whole(program, args))
+        def step(carry: Any, ins: Leaves, rows: int) -> tuple[Any, Leaves]:
+            carry, ys = _scan(eqn, ins[:consts], carry, ins[xs:], rows, lambda args: run_whole(program, args))
             return carry, ys
 
         return Carrying(

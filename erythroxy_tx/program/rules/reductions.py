@@ -13,6 +13,7 @@ from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.folds import ADD
 from erythroxy_tx.program.folds import FOLDS
 from erythroxy_tx.program.folds import Fold
+from erythroxy_tx.program.folds import compensated
 from erythroxy_tx.program.folds import wide
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Carrying
@@ -218,27 +219,25 @@ class Running(Rule):
 
     def carry(self, eqn: Equation) -> Carrying:
         source, axis, reverse = eqn.ins[0], eqn.params["axis"], eqn.params["reverse"]
+        shape, kind = tuple(1 if i == axis else size for i, size in enumerate(source.at)), wide(source.dtype)
         join, start = _JOIN[eqn.name]
-        shape = tuple(1 if i == axis else size for i, size in enumerate(source.at))
+        sums = eqn.name == "cumsum" and jnp.issubdtype(kind, jnp.inexact)
 
-        def step(carry: Any, ins: list[Any]) -> tuple[Any, list[Any]]:
-            running = join(carry, bound(eqn, ins)[0])
-            edge = lax.slice_in_dim(running, 0, 1, axis=axis) if reverse else running[_last(axis, running.ndim)]
-            return edge, [running]
+        def step(carry: Any, ins: list[Any], rows: int) -> tuple[Any, list[Any]]:
+            own = bound(eqn, [ins[0].astype(kind)])[0]  # of the chunk alone
+            edge = (
+                lax.slice_in_dim(own, 0, 1, axis=axis) if reverse else lax.slice_in_dim(own, rows - 1, rows, axis=axis)
+            )
+            after = compensated(carry, edge) if sums else join(carry, edge)
+            return after, [join(carry[0] if sums else carry, own).astype(source.dtype)]
 
-        return Carrying(
-            source.at[axis],
-            source.shape[axis],
-            reverse,
-            lambda part: [tuple(part if i == axis else None for i in range(len(source.at)))],
-            lambda ins: start(shape, source.dtype),  # noqa: ARG005
-            step,
-            [axis],
-        )
+        def first(ins: list[Any]) -> Any:  # noqa: ARG001
+            return (start(shape, kind), start(shape, kind)) if sums else start(shape, kind)
 
+        def wants(part: Range) -> list[Want | None]:
+            return [tuple(part if i == axis else None for i in range(len(source.at)))]
 
-def _last(axis: int, ndim: int) -> tuple[slice, ...]:
-    return tuple(slice(-1, None) if i == axis else slice(None) for i in range(ndim))
+        return Carrying(source.at[axis], source.shape[axis], reverse, wants, first, step, [axis])
 
 
 def _full(name: str) -> Callable[[Any, Any], Any]:
@@ -252,8 +251,6 @@ _JOIN: dict[str, tuple[Any, Any]] = {
     "cummin": (jnp.minimum, _full("min")),
     "cumlogsumexp": (jnp.logaddexp, lambda shape, dtype: jnp.full(shape, -jnp.inf, dtype)),
 }
-
-
 _REDUCTIONS = ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"]
 RULES: dict[str, Rule] = dict.fromkeys(_REDUCTIONS, Reduction())
 RULES |= dict.fromkeys(["argmax", "argmin"], ArgReduction())

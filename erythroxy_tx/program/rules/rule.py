@@ -78,8 +78,8 @@ class Carrying:
 
     - `size`, `dim`: how many rows, for the rows at hand and with the unknown. `reverse`: from the last chunk on.
     - `wants`: the part of each input for a range of rows. `start`: the first carry, given the inputs without rows.
-    - `step(carry, inputs)`: the next carry, and the outputs of a chunk; `axes`: where each has its rows, None for
-        one that has none. `final`: those, given the last carry.
+    - `step(carry, inputs, rows)`: the next carry, and the outputs of a chunk of so many rows; `axes`: where each has
+        its rows, None for one that has none. `final`: those, given the last carry.
     """
 
     size: int
@@ -87,7 +87,7 @@ class Carrying:
     reverse: bool
     wants: Callable[[Range], list[Want | None]]
     start: Callable[[list[Any]], Any]
-    step: Callable[[Any, list[Any]], tuple[Any, list[Any]]]
+    step: Callable[[Any, list[Any], int], tuple[Any, list[Any]]]
     axes: list[int | None]
     final: Callable[[Any], list[Any]] = lambda carry: []  # noqa: ARG005
 
