@@ -13,7 +13,6 @@ from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.stack import contract
 from erythroxy_tx.core.stack import stack
-from erythroxy_tx.core.transform import Transform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +58,10 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         lines += [f"{transform.name}: {first}", *(f"    {line}" for line in more)]
     lines += _contracts(f, args, kwargs)
     outermost = next((t for t in transforms if t.compiles), None)
-    if outermost is not None and isinstance(f, Transform):
-        lines.append(f"compiled: {ProgramBytes.of(f.lower(*args, **kwargs).compile())}, by XLA's buffer assignment")
+    if outermost is not None:
+        lines.append(
+            f"compiled: {ProgramBytes.of(outermost.lower(*args, **kwargs).compile())}, by XLA's buffer assignment"
+        )
     return Explanation(tuple(lines))
 
 

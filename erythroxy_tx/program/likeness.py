@@ -23,6 +23,7 @@ _MOVES = frozenset([
     "empty2", "expand_dims", "gather", "iota", "pad", "reshape", "rev", "scatter", "scatter-add", "select_n", "slice",
     "squeeze", "stack", "tile", "transpose", "unstack",
 ])  # fmt: skip
+_LOOPS = frozenset(["cond", "scan", "while"])
 
 
 STREAMED = "tx.chunked"  # the name of what a chunked function gives
@@ -47,7 +48,13 @@ def arithmetic(program: Program) -> collections.Counter:
             _compute(eqn, numbers)
             continue
         from_inputs.update(eqn.outs)
-        if eqn.outs and eqn.name not in _MOVES:
+        if eqn.name in _LOOPS:  # a loop with an unknown number of turns is another primitive, and counts them itself
+            for param in eqn.symbolic.values():
+                for closed in param if isinstance(param, tuple) else (param,):
+                    if hasattr(closed, "eqns"):
+                        inner = arithmetic(eqn.inside(closed))
+                        found.update({key: times for key, times in inner.items() if "float" in key[2]})
+        elif eqn.outs and eqn.name not in _MOVES:
             with_numbers = tuple(_short(v, numbers) for v in eqn.ins if not v.at)
             found[eqn.name, eqn.outs[0].at, str(eqn.outs[0].dtype), with_numbers] += 1
     return found

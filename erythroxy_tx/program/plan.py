@@ -11,14 +11,17 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from erythroxy_tx.program.blocks import Chunk
 from erythroxy_tx.program.blocks import Range
-from erythroxy_tx.program.blocks import Start
-from erythroxy_tx.program.blocks import Want
-from erythroxy_tx.program.blocks import whole
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.passes import Carry
+from erythroxy_tx.program.passes import Fold
+from erythroxy_tx.program.passes import Grid
+from erythroxy_tx.program.passes import Pass
+from erythroxy_tx.program.passes import Store
+from erythroxy_tx.program.passes import Task
+from erythroxy_tx.program.passes import wanted
 from erythroxy_tx.program.rows import Needs
 from erythroxy_tx.program.rows import Reach
 from erythroxy_tx.program.rows import Search
@@ -26,104 +29,8 @@ from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.rows import kinds_of
 from erythroxy_tx.program.rows import live
 from erythroxy_tx.program.rules import rule_of
-from erythroxy_tx.program.rules.rule import Carrying
-from erythroxy_tx.program.rules.rule import Folding
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import mixing
-
-
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """An axis of `size` rows in chunks of `step`; the last may be shorter, or overlap the one before."""
-
-    size: int
-    step: int
-    overlaps: bool = False
-
-    @property
-    def looped(self) -> int:
-        """How many chunks of full length there are."""
-        return -(-self.size // self.step) if self.overlaps else self.size // self.step
-
-    @property
-    def tail(self) -> int:
-        """The length of the shorter last chunk, 0 if there is none."""
-        return 0 if self.overlaps else self.size % self.step
-
-    @property
-    def count(self) -> int:
-        return self.looped + bool(self.tail)
-
-    @property
-    def chunk(self) -> Range:
-        """The rows of a chunk of full length."""
-        if self.overlaps:
-            return Range(Start(0, 1, Chunk(self.size - self.step, 1)), self.step)
-        return Range(Start(0, 1, Chunk(max(self.looped - 1, 0) * self.step, self.step)), self.step)
-
-    @property
-    def last(self) -> Range:
-        """The rows of the shorter last chunk."""
-        return Range(Start(self.looped * self.step), self.tail)
-
-
-@dataclasses.dataclass(eq=False)
-class Fold:
-    """A reduction over the rows of a grid."""
-
-    eqn: Equation
-    how: Folding
-
-    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
-        return _wanted(self.eqn, self.how.wants(chunk))
-
-
-@dataclasses.dataclass(eq=False)
-class Carry:
-    """What runs from chunk to chunk; `saved` if a later pass needs where each chunk began."""
-
-    eqn: Equation
-    how: Carrying
-    grid: Grid
-    saved: bool = False
-
-    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
-        return _wanted(self.eqn, self.how.wants(chunk))
-
-
-@dataclasses.dataclass(eq=False)
-class Store:
-    """A value with rows that is written down, for later passes or as a result."""
-
-    value: Value
-
-    @property
-    def axis(self) -> int:
-        return self.value.rows[0]
-
-    @property
-    def eqn(self) -> Equation:
-        assert self.value.maker is not None
-        return self.value.maker
-
-    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
-        parts = whole(self.value)
-        return [(self.value, tuple(chunk if i == self.axis else part for i, part in enumerate(parts)))]
-
-
-Task = Fold | Carry | Store
-
-
-@dataclasses.dataclass(eq=False)
-class Pass:
-    """One way over the rows of a grid."""
-
-    grid: Grid
-    reverse: bool | None = None
-    tasks: list[Task] = dataclasses.field(default_factory=list)
-
-    def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
-        return [target for task in self.tasks for target in task.targets(chunk)]
 
 
 @dataclasses.dataclass(eq=False)
@@ -228,7 +135,7 @@ class _Planner:
     def _place_small(self, eqn: Equation, kind: Kind | None, more: dict[Value, None]) -> None:
         if kind is Kind.BLOCK:
             step = Step(eqn, rule_of(eqn).request(eqn, 0, (None,) * len(eqn.outs[0].at)))
-            found = Search(self.kept, self.kinds, None).needs(_wanted(eqn, step.wants()))
+            found = Search(self.kept, self.kinds, None).needs(wanted(eqn, step.wants()))
             more |= found.long
             steps, reads = [*found.steps, step], list(found.reads)
         else:
@@ -328,7 +235,3 @@ class _Planner:
         for at, step in self.small:
             before[at].append(step)
         return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries)
-
-
-def _wanted(eqn: Equation, wants: list[Want | None]) -> list[tuple[Value, Want]]:
-    return [(v, w) for v, w in zip(eqn.ins, wants, strict=True) if w is not None]

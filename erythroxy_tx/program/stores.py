@@ -9,8 +9,8 @@ from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
-from erythroxy_tx.program.plan import Store
 from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.work import bytes_of
 from erythroxy_tx.program.work import work

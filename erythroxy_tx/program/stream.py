@@ -17,11 +17,11 @@ from erythroxy_tx.program.evaluate import Blocks
 from erythroxy_tx.program.evaluate import read
 from erythroxy_tx.program.evaluate import run_whole
 from erythroxy_tx.program.folds import in_many_steps
-from erythroxy_tx.program.plan import Carry
-from erythroxy_tx.program.plan import Fold
-from erythroxy_tx.program.plan import Pass
+from erythroxy_tx.program.passes import Carry
+from erythroxy_tx.program.passes import Fold
+from erythroxy_tx.program.passes import Pass
+from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
-from erythroxy_tx.program.plan import Store
 from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.rules.rule import without_rows

@@ -14,11 +14,11 @@ from erythroxy_tx import _compat
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Value
-from erythroxy_tx.program.plan import Carry
-from erythroxy_tx.program.plan import Pass
+from erythroxy_tx.program.passes import Carry
+from erythroxy_tx.program.passes import Pass
+from erythroxy_tx.program.passes import Store
+from erythroxy_tx.program.passes import Task
 from erythroxy_tx.program.plan import Plan
-from erythroxy_tx.program.plan import Store
-from erythroxy_tx.program.plan import Task
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.stores import factor
 from erythroxy_tx.program.stores import peak_bytes

@@ -1,5 +1,5 @@
 """`chunked`: run a function over chunks of its rows, in one graph, so that only one chunk's intermediates live.
-Not here: the loop and the ways that chunks come together (`program/`).
+Not here: what that means for each equation, the passes, and the loop (`program/`).
 """
 
 import dataclasses
@@ -53,11 +53,14 @@ def chunked(
 ) -> Callable[[Callable[..., Any]], Any]:
     """Run a function over chunks of its rows, so that the intermediates of one chunk live at a time.
 
-    With `c` running over the chunks of x, and ⊕ the declared way in which they come together:
+        chunked(f)(x) = f(x)
+
+    The function is written for all rows at once. It is traced for an unknown number of rows, and what it does to them
+    decides how it runs: in passes over the chunks that add up, carry on and write down. What mixes rows in a way that
+    cannot run in chunks is refused. With `out` declared, and c running over the chunks of x, it is instead called with
+    chunks, whose results come together as declared (⊕), and that this is f(x) is the caller's promise:
 
         chunked(f)(x) = ⊕ over c of f(c)
-
-    That f(x) is equal to this is what `out` declares: for `"rows"`, f(x)[i] depends on x[i] alone.
 
     **Arguments:**
 
@@ -66,24 +69,26 @@ def chunked(
         chunk is taken whose compiled program (arguments, results and temporaries) fits. Exactly one of the three.
     - `in_axes`: which axis of each positional argument is rows, as in `jax.vmap`: an int, `None` for an argument that
         every chunk gets whole, or a pytree prefix. Keyword arguments are always whole.
-    - `out`: how each output comes together, a pytree prefix of `"rows"` (along axis 0), `"sum"`, `"mean"`, `"max"`,
-        `"min"`, `"prod"`, `"all"`, `"any"`. Float sums are kept in at least float32 and rounded once.
-    - `remat`: in reverse mode compute each chunk again, instead of keeping the residuals of all. Forward mode
-        (`jax.jvp`) needs `remat=False`.
+    - `out`: `"auto"`, or how each output comes together, a pytree prefix of `"rows"` (along axis 0), `"sum"`,
+        `"mean"`, `"max"`, `"min"`, `"prod"`, `"all"`, `"any"`. Float sums are kept in float32 at least, rounded once.
+    - `remat`: of declared outputs, in reverse mode compute each chunk again, instead of keeping the residuals of all.
+        Forward mode (`jax.jvp`) needs declared outputs and `remat=False`.
     - `static_argnames`: as in `jax.jit`.
 
     **Returns:** a decorator. The decorated function is jitted when it is called outside a trace;
-    `.chunks(*args)` tells the plan, `.lower(*args)` the program.
+    `.chunks(*args)` tells the plan, `.lower(*args)` the program, and `tx.explain` all of it in words.
 
-    **Raises:** `ValueError` for a bad parameter, rows of different lengths, or an output that cannot be what it is
-    declared to be; `BudgetError` if one row does not fit.
+    **Raises:** `RowMixingError` for a function that cannot run in chunks, with the equation and its line; `ValueError`
+    for a bad parameter, rows of different lengths, or an output that cannot be what it is declared to be; `BudgetError`
+    if one row does not fit, or if most would be computed again in each of many passes.
 
     >>> import jax, jax.numpy as jnp, erythroxy_tx as tx
-    >>> @tx.chunked(jax.lax.map, size=4, in_axes=(0, None), out=("rows", "sum"))
+    >>> @tx.chunked(jax.lax.map, size=4, in_axes=(0, None))
     ... def features(x, w):
     ...     h = jnp.tanh(x @ w)
+    ...     h = (h - h.mean(0)) / h.std(0)
     ...     return h.max(1), h.T @ h
-    >>> top, gram = features(jnp.ones((10, 3)), jnp.ones((3, 5)))
+    >>> top, gram = features(jnp.arange(30.0).reshape(10, 3), jnp.ones((3, 5)))
     >>> top.shape, gram.shape
     ((10,), (5, 5))
     >>> print(features.chunks(jnp.ones((10, 3)), jnp.ones((3, 5))))
@@ -111,6 +116,10 @@ def chunked(
     kinds = Prefix.of("rows" if isinstance(out, str) and out == "auto" else out)
     if bad := [kind for kind in kinds.leaves if kind not in KINDS]:
         raise ValueError(f"tx.chunked got out={out!r} with {bad[0]!r} in it. Expected {', '.join(map(repr, KINDS))}.")
+    if not remat and isinstance(out, str) and out == "auto":
+        raise ValueError(
+            'tx.chunked got remat=False and no out=. Expected declared outputs: out="rows", …, for remat=.'
+        )
     limit = parse_bytes(budget, "tx.chunked got budget") if budget is not None else None
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     return functools.partial(
@@ -139,7 +148,7 @@ class Chunked(Transform):
     static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
 
     name = "tx.chunked"
-    usage = "@tx.chunked(lax.map, n, out=...), then the function"
+    usage = "@tx.chunked(lax.map, n), then the function"
     compiles = traceable = True
 
     def chunks(self, *args: Any, **kwargs: Any) -> Chunks:

@@ -8,7 +8,7 @@ from jax import lax
 import erythroxy_tx as tx
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.program.auto import plan_call
-from erythroxy_tx.program.plan import Carry
+from erythroxy_tx.program.passes import Carry
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.stores import factor
 from erythroxy_tx.program.stores import peak_bytes
