@@ -3,6 +3,7 @@ that a new release is read here and nowhere else.
 """
 
 import contextlib
+import dis
 import functools
 import math
 import operator
@@ -173,6 +174,22 @@ def _asked_by_user() -> Any:
     return None if asker in _LIBRARIES else by
 
 
+_COMPARES = {dis.opmap["COMPARE_OP"], dis.opmap["CONTAINS_OP"]}
+_CODE: dict[Any, bytes] = {}
+
+
+def _is_looked_up(depth: int) -> bool:
+    """Whether a cache of JAX's compares its keys: it would take a known number for the unknown one that it stands for.
+
+    Its C++ asks `==` of keys whose hashes differ; what a function of JAX's asks itself is written as a comparison.
+    """
+    frame = sys._getframe(depth)
+    if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        return False
+    code = _CODE.setdefault(frame.f_code, frame.f_code.co_code)
+    return code[frame.f_lasti] not in _COMPARES
+
+
 def _difference(a: Any, b: Any) -> Any:
     """`a - b`, or None where they cannot be compared."""
     for dim in (a, b):
@@ -198,19 +215,22 @@ def _compared(name: str, a: Any, b: Any, otherwise: Callable[[Any, Any], Any]) -
     by, b = getattr(_ASKED, "by", None), _number(b)
     if by is None:
         return otherwise(a, b)
+    equality = name in ("eq", "ne")
     if isinstance(b, float):
-        if not math.isfinite(b) or (name == "eq" and not b.is_integer()):
+        if not math.isfinite(b) or (equality and not b.is_integer()):
             return getattr(operator, name)(0, b)  # as for any integer
-        b = int(b) if name == "eq" else _NEAREST[name](b)
+        b = int(b) if equality else _NEAREST[name](b)
     difference = _difference(a, b)
     if difference is None:
-        return NotImplemented if name == "eq" else otherwise(a, b)
+        return NotImplemented if equality else otherwise(a, b)
     turned = -difference if name in ("le", "gt") else difference
     if not is_symbolic(turned):
-        answer = int(turned) == 0 if name == "eq" else int(turned) >= 0
+        answer = int(turned) == 0 if equality else int(turned) >= 0
+    elif equality and _is_looked_up(3):
+        answer = False
     else:
-        answer = by[0]("==" if name == "eq" else ">=", turned)
-    return answer is (name not in ("gt", "lt"))
+        answer = by[0]("==" if equality else ">=", turned)
+    return answer is (name not in ("gt", "lt", "ne"))
 
 
 _NEEDS_NUMBER = [
@@ -226,7 +246,7 @@ def _install() -> None:  # noqa: C901  # one short method after another
     """Put our answers before JAX's own, for threads that are `deciding`."""
     hashed, text, number, power = (getattr(_SYMBOLIC, f"__{name}__") for name in ("hash", "str", "int", "pow"))
     methods: dict[str, Any] = {}
-    for name in ("eq", "ge", "le", "gt", "lt"):
+    for name in ("eq", "ne", "ge", "le", "gt", "lt"):
         original = getattr(_SYMBOLIC, f"__{name}__")
         methods[f"__{name}__"] = lambda a, b, name=name, original=original: _compared(name, a, b, original)
 
@@ -238,10 +258,6 @@ def _install() -> None:  # noqa: C901  # one short method after another
         raise TypeError(f"{type(self).__name__!r} object cannot be interpreted as an integer")
 
     methods |= dict.fromkeys(_NEEDS_NUMBER, needs_number)
-
-    def ne(self: Any, other: Any) -> Any:
-        answer = self.__eq__(other)
-        return answer if answer is NotImplemented else not answer
 
     def truth(self: Any) -> bool:
         by = getattr(_ASKED, "by", None)
@@ -284,7 +300,7 @@ def _install() -> None:  # noqa: C901  # one short method after another
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     methods |= {
-        "__ne__": ne, "__bool__": truth, "__hash__": hash_, "__str__": str_, "__repr__": str_, "__format__": format_,
+        "__bool__": truth, "__hash__": hash_, "__str__": str_, "__repr__": str_, "__format__": format_,
         "__int__": int_, "__pow__": power_, "__getattr__": getattr_, "__pos__": lambda self: self,
         "__abs__": lambda self: self if self >= 0 else -self,
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Functions that decide on the number of rows in Python: right at every number, or refused."""
 
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -133,3 +134,15 @@ def test_outside_of_a_trace_jax_answers_as_ever() -> None:
     assert str(dim) == symbol_for(12).name
     with pytest.raises(Exception, match="inconclusive"):
         bool(dim > 12)
+
+
+def test_a_cache_of_jax_takes_no_known_number_for_the_unknown() -> None:
+    """The C++ caches of JAX ask whether keys are equal whose hashes differ."""
+    symbol = symbol_for(23)
+    inside = {"__name__": "jax.somewhere", "dim": symbol.dim, "looked_up": operator.eq}
+    with symbol.standing_for(23):
+        assert eval("dim == 23", inside)
+        assert eval("23 in (5, dim)", inside)
+        assert not eval("looked_up(dim, 23)", inside)
+        assert not eval("looked_up((dim, 4), (23, 4))", inside)
+        assert operator.eq(symbol.dim, 23)
