@@ -233,11 +233,10 @@ def _compared(name: str, a: Any, b: Any, otherwise: Callable[[Any, Any], Any]) -
     return answer is (name not in ("gt", "lt", "ne"))
 
 
-_NEEDS_NUMBER = [
-    "__index__", "__float__", "__complex__", "__round__", "__trunc__", "__floor__", "__ceil__", "__invert__",
-    "__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__lshift__", "__rlshift__", "__rshift__",
-    "__rrshift__",
-]  # fmt: skip
+_NEEDS_NUMBER = (
+    "index float complex round trunc floor ceil invert and rand or ror xor rxor lshift rlshift rshift rrshift"
+)
+_ALSO = {"real": lambda n: n, "numerator": lambda n: n, "imag": lambda n: 0, "denominator": lambda n: 1}  # noqa: ARG005
 _OF_INTS = {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "is_integer", "to_bytes"}
 
 
@@ -257,7 +256,7 @@ def _install() -> None:  # noqa: C901  # one short method after another
             by[1]("int", self)
         raise TypeError(f"{type(self).__name__!r} object cannot be interpreted as an integer")
 
-    methods |= dict.fromkeys(_NEEDS_NUMBER, needs_number)
+    methods |= {f"__{name}__": needs_number for name in _NEEDS_NUMBER.split()}
 
     def truth(self: Any) -> bool:
         by = getattr(_ASKED, "by", None)
@@ -276,25 +275,18 @@ def _install() -> None:  # noqa: C901  # one short method after another
         return format(text(self) if by is None else int(by[1]("str", self)), spec)
 
     def int_(self: Any) -> int:
-        by = _asked_by_user()
-        if by is not None:
+        if (by := _asked_by_user()) is not None:
             by[1]("int", self)
         return number(self)
 
     def power_(self: Any, other: Any, modulo: Any = None) -> Any:
-        by = _asked_by_user()
-        try:
-            return power(self, other, modulo)
-        except Exception:
-            if by is not None:
-                by[1]("int", self)
-            raise
+        if not isinstance(other, int) and (by := _asked_by_user()) is not None:
+            by[1]("int", self)
+        return power(self, other, modulo)
 
     def getattr_(self: Any, name: str) -> Any:
-        if name in ("real", "numerator"):
-            return self
-        if name in ("imag", "denominator"):
-            return int(name == "denominator")
+        if name in _ALSO:
+            return _ALSO[name](self)
         if name in _OF_INTS and (by := _asked_by_user()) is not None:
             by[1]("int", self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -103,8 +103,7 @@ def _widest(plan: Plan) -> list[Value]:
 
 
 def _each(value: Value) -> int:
-    extended = jnp.issubdtype(value.dtype, jnp.generic) is False
-    return 8 if extended else jnp.dtype(value.dtype).itemsize
+    return 8 if value.keys else jnp.dtype(value.dtype).itemsize
 
 
 def _formula(values: Iterable[Value]) -> str:

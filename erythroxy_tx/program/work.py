@@ -52,8 +52,4 @@ def work_of(program: Program) -> float:
 
 def bytes_of(value: Value) -> int:
     """Bytes of a value, all of its rows."""
-    try:
-        each = jnp.dtype(value.dtype).itemsize
-    except TypeError:
-        each = 8  # a random key
-    return math.prod(value.at) * each
+    return math.prod(value.at) * (8 if value.keys else jnp.dtype(value.dtype).itemsize)
