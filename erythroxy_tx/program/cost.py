@@ -36,10 +36,11 @@ def largest_fitting(
             known[index] = found.total
             update(f"{label}: {sizes[index]} rows take {found}, budget {format_bytes(budget)}")
             if index == smallest and found.total > budget:
+                least = min(known.values())
                 raise BudgetError(
                     f"{label} got budget={format_bytes(budget)}; chunks of one row take {found}. Expected a "
-                    f"budget that one row fits. Fix: a budget of at least {found.total} bytes, or smaller arguments "
-                    "and results: they count, whatever the chunk."
+                    f"budget that one row fits. Fix: a budget of at least {least} bytes, or less of what does not "
+                    "shrink with the chunk: arguments, results, rows that are written down (tx.explain tells which)."
                 )
             return found.total <= budget
 

@@ -15,6 +15,7 @@ from jax import lax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.own_row import batched_by_row
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
 
@@ -173,6 +174,10 @@ class _Builder:
             return [self.known(np.asarray(self.at(eqn.params["dim"]), kind.dtype), kind)]
         if name == "split":
             return self._split(eqn, ins[0])
+        if name == "gather" or name.startswith("scatter"):
+            again = batched_by_row(name, eqn.params, ins)
+            if again is not None:
+                return self._made(eqn.primitive, *again, [v.aval for v in eqn.outvars])
         return self._folded(eqn, ins) or self._added(eqn, ins)
 
     def _split(self, eqn: Any, source: Value) -> list[Value]:

@@ -19,6 +19,7 @@ from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
 from erythroxy_tx.program.symbol import symbol_for
 
+_WRAPPERS = {"cache_miss", "deferring_binary_op", "f_jitted", "reraise_with_filtered_traceback", "wrapper"}
 _LIBRARIES = ("/jax/", "/jaxlib/", "/erythroxy_tx/", "/equinox/")
 
 
@@ -101,11 +102,24 @@ def _with_rows(kind: Any, axis: int | None, symbol: Symbol) -> Any:
 
 def refusal(label: str, error: Exception) -> RowMixingError:
     """The error of a function that cannot be traced, with the line of its own that asked."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(p in f.filename for p in _LIBRARIES)]
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}, `{frames[-1].line}`" if frames else ""
-    reason = f"{type(error).__name__}: {shown(error)}".partition("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [i for i, frame in enumerate(frames) if not any(part in frame.filename for part in _LIBRARIES)]
+    where = f" at {frames[own[-1]].filename}:{frames[own[-1]].lineno}, `{frames[own[-1]].line}`" if own else ""
+    inside = [frame.name for frame in frames[own[-1] + 1 :] if "/jax/" in frame.filename] if own else []
+    called = next((name for name in inside if not name.startswith("_") and name not in _WRAPPERS), None)
+    reason = f"{type(error).__name__}: {shown(error)}".partition("\n")[0].rstrip(".")
     return RowMixingError(
-        f"{label} cannot be traced for an unknown number of rows{where}: {reason} Expected a "
-        "function that takes any number of rows. Fix: use x.shape[0] only in shapes and arithmetic (no range(), "
-        "int(), or reshape(-1) by a number that may not divide it), or declare out=."
+        f"{label} cannot be traced for an unknown number of rows{where}: {reason}. Expected a function that takes any "
+        f"number of rows. Fix: {_fix(called)}"
+    )
+
+
+def _fix(called: str | None) -> str:
+    if called == "associative_scan":
+        return "lax.scan or jnp.cumsum in place of associative_scan, which unrolls by the number of rows."
+    general = "use x.shape[0] only in shapes and arithmetic: not len(x), range(), int() or a number to draw from"
+    return (
+        f"{general}; or compute what {called} gives outside of the function, and pass it in."
+        if called
+        else f"{general}."
     )

@@ -13,13 +13,17 @@ import jax.numpy as jnp
 from erythroxy_tx import _compat
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.equations import Equation
+from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.passes import Carry
 from erythroxy_tx.program.passes import Pass
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.passes import Task
 from erythroxy_tx.program.plan import Plan
+from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.rules.loops import programs_of
 from erythroxy_tx.program.rules.rule import Kind
+from erythroxy_tx.program.rules.rule import without_rows
 from erythroxy_tx.program.stores import factor
 from erythroxy_tx.program.stores import peak_bytes
 from erythroxy_tx.program.symbol import shown
@@ -73,10 +77,24 @@ def _between(plan: Plan, index: int) -> list[str]:
     steps = plan.before[index]
     whole = [s.eqn for s in steps if s.eqn in plan.kinds and plan.kinds[s.eqn] is Kind.WHOLE]
     free = collections.Counter(s.eqn.name for s in steps if s.eqn not in whole)
-    lines = [f"on all rows at once: {e.name} → {', '.join(map(str, e.outs))}{_at(e)}" for e in whole]
+    lines = []
+    for eqn in whole:
+        what = f"{eqn.name} → {', '.join(map(str, eqn.outs))}{_at(eqn)}"
+        inner = [line for program in programs_of(eqn) for line in _inside(program, plan.size)]
+        lines += [f"as it is, its body a stream: {what}", *inner] if inner else [f"on all rows at once: {what}"]
     if free:
         lines.append(f"once: {', '.join(list(free)[:_SHOWN])}{', …' * (len(free) > _SHOWN)}")
     return lines
+
+
+def _inside(program: Program, size: int) -> list[str]:
+    """The passes of a program inside of a loop or a branch."""
+    if without_rows(program):
+        return []
+    plan, lines = plan_of(program, size), list[str]()
+    for index, one in enumerate(plan.passes):
+        lines += [*_between(plan, index), *_pass(plan, index, one)]
+    return [f"    {line}" for line in [*lines, *_between(plan, len(plan.passes))]]
 
 
 def _bytes(plan: Plan) -> list[str]:
@@ -84,7 +102,7 @@ def _bytes(plan: Plan) -> list[str]:
     results = [v for v in dict.fromkeys(program.outs) if v.maker is not None]
     lines = [
         f"    arguments {_formula(program.ins)}, results {_formula(results)}",
-        f"    a chunk's own values: at most {_formula(_widest(plan))} at a time, of {plan.size} rows instead of n",
+        f"    the largest value on the way {_formula(_widest(plan))}, of which a chunk has {plan.size} rows and not n",
     ]
     if plan.stored:
         peak = f"{format_bytes(peak_bytes(plan))} at one time for n = {program.rows}"

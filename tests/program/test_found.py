@@ -42,6 +42,8 @@ FORWARD = {
     "a reshape of nothing": (lambda x: x[:, :0].reshape(x.shape[0], 1, 0), WIDE),
     "a slice of nothing": (lambda x: lax.slice(jnp.concatenate([jnp.zeros((0, 4)), x]) * 2, (0, 0), (0, 4)), WIDE),
     "a scan that stacks nothing": (lambda x: lax.scan(lambda c, r: (c + r, None), jnp.zeros(4), x)[0], WIDE),
+    "each row picks from itself": (lambda x: jnp.tanh(x)[jnp.arange(x.shape[0]), jnp.argmax(x, 1)], WIDE),
+    "each row adds to itself": (lambda x: x.at[jnp.arange(x.shape[0]), jnp.argmax(x, 1)].add(1), WIDE),
     "a scan over a number of rows": (lambda x: x + lax.fori_loop(0, x.shape[0], lambda i, c: c * 0.9 + i, 0.0), X),
 }  # fmt: skip
 

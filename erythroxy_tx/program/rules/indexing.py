@@ -222,7 +222,9 @@ class Scatter(Rule):
         if self._first(eqn) is not None:
             return Kind.BLOCK
         numbers = eqn.params["dimension_numbers"]
-        axes = {i: u for u, i in self._windows(eqn).items()}
+        axes, batches = {i: u for u, i in self._windows(eqn).items()}, self._batches(eqn)
+        if set(eqn.outs[0].rows) <= batches.keys():
+            return Kind.BLOCK
         for i in eqn.outs[0].rows:
             full = i in axes and eqn.ins[2].at[axes[i]] == eqn.ins[0].at[i]
             if not full or (i in numbers.scatter_dims_to_operand_dims and eqn.params["mode"] == _DROPS):
@@ -239,7 +241,17 @@ class Scatter(Rule):
             if part is not None:
                 size = eqn.ins[2].at[axis]
                 update[axis] = within(part.moved(-int(first[i])), size) if first is not None else part
-        return [request, whole(eqn.ins[1]), tuple(update)]
+        index = list(whole(eqn.ins[1]))
+        for i, (j, axis) in self._batches(eqn).items():
+            index[j] = update[axis] = request[i]
+        return [request, tuple(index), tuple(update)]
+
+    def _batches(self, eqn: Equation) -> dict[int, tuple[int, int]]:
+        """Axes of the operand that are a batch, with those of the indices and of the updates."""
+        numbers, windows = eqn.params["dimension_numbers"], self._windows(eqn)
+        scattered = [axis for axis in range(len(eqn.ins[2].at)) if axis not in windows]
+        pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+        return {i: (j, scattered[j]) for i, j in pairs}
 
     def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:
         first = self._first(eqn)

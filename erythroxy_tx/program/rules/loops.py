@@ -230,5 +230,11 @@ def run_whole(program: Program, args: Leaves) -> Leaves:
     return run(program, args)
 
 
+def programs_of(eqn: Equation) -> list[Program]:
+    """The programs inside of a loop or a branch; none of any other equation."""
+    rule = RULES.get(eqn.name)
+    return rule.programs(eqn) if isinstance(rule, _Nested) else []
+
+
 RULES: dict[str, Rule] = {"scan": Scan(), "while": While(), "cond": Cond()}
 __all__ = ["RULES", "everything"]
