@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import struct_of
@@ -26,6 +27,7 @@ from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
+from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.program.combine import KINDS
@@ -245,7 +247,13 @@ class Chunked(Transform):
         call, loose = self._call(args, kwargs), AsAccurate(4)
         promises = []
         if self.out is None:
-            return call.unflatten([Bitwise() if exact else loose for exact, _ in exact_outputs(call)])
+            bounds = relative_bounds(call.concrete)
+            return call.unflatten(
+                [
+                    Bitwise(gradients=loose) if exact else loose if bound is None else Close(bound, gradients=loose)
+                    for (exact, _), bound in zip(exact_outputs(call), bounds, strict=True)
+                ]
+            )
         for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True):
             gradients = AsAccurate(4, ties=False) if kind in ("max", "min") else loose
             values = Bitwise() if exact and (kind == "rows" or integral) else loose
