@@ -181,13 +181,13 @@ _CODE: dict[Any, bytes] = {}
 def _is_looked_up(depth: int) -> bool:
     """Whether a cache of JAX's compares its keys: it would take a known number for the unknown one that it stands for.
 
-    Its C++ asks `==` of keys whose hashes differ; what a function of JAX's asks itself is written as a comparison.
+    Its C++ asks `==` of keys whose hashes differ, or a key's own `__eq__` asks; other comparisons are written as such.
     """
     frame = sys._getframe(depth)
     if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
         return False
     code = _CODE.setdefault(frame.f_code, frame.f_code.co_code)
-    return code[frame.f_lasti] not in _COMPARES
+    return code[frame.f_lasti] not in _COMPARES or frame.f_code.co_name in ("__eq__", "__ne__")
 
 
 def _difference(a: Any, b: Any) -> Any:

@@ -9,6 +9,7 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.derivative import differentiable
+from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.likeness import apart
 from erythroxy_tx.program.plan import Plan
@@ -50,13 +51,14 @@ def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
 
 def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
     """The plan by which `run_auto` runs a call."""
-    return planned(traced_call(call)[0], size, allowed, call.label)
+    traced, _ = traced_call(call)
+    return planned(flatten(traced.closed, traced.symbol, traced.rows), size, allowed, call.label)
 
 
-def planned(traced: Trace, size: int, allowed: int | None, label: str) -> Plan:
-    """The plan of a traced program."""
+def planned(program: Program, size: int, allowed: int | None, label: str) -> Plan:
+    """The plan of a flat program."""
     try:
-        return cheapest_plan(merged(flatten(traced.closed, traced.symbol, traced.rows)), size, allowed)
+        return cheapest_plan(merged(program), size, allowed)
     except (RowMixingError, BudgetError) as error:
         raise type(error)(f"{label} got {error}") from None
 

@@ -7,47 +7,80 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from erythroxy_tx import _compat
+from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.loop import Flags
 from erythroxy_tx.program.loop import batched_together
 from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
+from erythroxy_tx.program.residuals import Halves
+from erythroxy_tx.program.residuals import cut
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import check_asked
 from erythroxy_tx.program.trace import hoisted
+from erythroxy_tx.program.trace import of_unknown
 from erythroxy_tx.program.trace import refusal
 
 Leaves = list[Any]
-Run = Callable[[Trace, Leaves], Leaves]
+Run = Callable[[Program, Leaves], Leaves]
 
 
 def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Leaves]:
     """A traced program as a function of flat leaves, whose reverse mode is run like the program itself.
 
+    Where it is differentiated, what its passes added up is kept for the way back.
+
     **Arguments:**
 
-    - `trace`: the program. `run`: runs a program on whole values. `label`: what is called, for errors.
+    - `trace`: the program. `run`: runs a flat program on whole values. `label`: what is called, for errors.
 
     Forward mode (`jvp`, `jacfwd`, `hessian`) is refused by JAX, as for every `jax.custom_vjp`.
     """
+    avals: list[Any] = [v.aval for v in trace.closed.jaxpr.outvars]
+    smooth = [i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
+    halves: dict[tuple[int, ...], Halves] = {}
 
     @jax.custom_vjp
     def streamed(args: Leaves) -> Leaves:
-        return batched_together(run(trace, args), args)
+        return batched_together(run(flatten(trace.closed, trace.symbol, trace.rows), args), args)
 
     def forward(args: Leaves) -> tuple[Leaves, Any]:
         flags = Flags(tuple(x.perturbed for x in args))
-        values = [x.value for x in args]
-        return streamed(values), (values, flags)
+        values, wanted = [x.value for x in args], tuple(i for i, on in enumerate(flags.on) if on)
+        if not wanted or not smooth:
+            return streamed(values), (values, [], flags)
+        if wanted not in halves:
+            joint = _vjp(trace, list(wanted), smooth, label, with_results=True)
+            halves[wanted] = cut(flatten(joint.closed, joint.symbol, joint.rows), len(args), len(avals))
+
+        def quickly(values: Leaves, _: Leaves) -> Leaves:
+            return batched_together(run(halves[wanted].forward, values), values)
+
+        found = _as_derived(quickly, streamed, values, [])
+        return found[: len(avals)], (values, found[len(avals) :], flags)
 
     def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves]:
-        values, flags = saved
+        values, kept, flags = saved
         wanted = [i for i, on in enumerate(flags.on) if on]
         live = [i for i, ct in enumerate(cotangents) if not is_zero(ct)]
         if not wanted or not live:
             return ([None] * len(values),)
-        found = differentiable(_vjp(trace, wanted, live, label), run, label)([*values, *(cotangents[i] for i in live)])
+        inputs = [*values, *(cotangents[i] for i in live)]
+        again = differentiable(_vjp(trace, wanted, live, label), run, label) if live != smooth else None
+        if again is not None:
+            found = again(inputs)
+        else:
+
+            def quickly(inputs: Leaves, kept: Leaves) -> Leaves:
+                return batched_together(run(halves[tuple(wanted)].backward, [*inputs, *kept]), inputs)
+
+            def plainly(inputs: Leaves) -> Leaves:
+                return differentiable(_vjp(trace, wanted, live, label), run, label)(inputs)
+
+            found = _as_derived(quickly, plainly, inputs, kept)
         found = [
             _compat.convert(x, x.dtype, weak_type=jax.typeof(values[i]).weak_type)
             for x, i in zip(found, wanted, strict=True)
@@ -58,8 +91,41 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
     return streamed
 
 
-def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str) -> Trace:
-    """The program of (arguments, cotangents of the live outputs) → cotangents of the wanted arguments."""
+def _as_derived(
+    quickly: Callable[[Leaves, Leaves], Leaves], plainly: Callable[[Leaves], Leaves], inputs: Leaves, kept: Leaves
+) -> Leaves:
+    """`quickly(inputs, kept)`, whose first results are `plainly(inputs)`, with the derivatives of that.
+
+    What is kept was computed from the inputs, so that its own derivative is part of theirs.
+    """
+
+    @jax.custom_vjp
+    def both(inputs: Leaves, kept: Leaves) -> Leaves:
+        return quickly(inputs, kept)
+
+    def forward(inputs: Leaves, kept: Leaves) -> tuple[Leaves, Any]:
+        return both(inputs, kept), (inputs, kept)
+
+    def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
+        inputs, kept = saved
+        found, back = jax.vjp(plainly, inputs)
+        (of_inputs,) = back(cotangents[: len(found)])
+        return of_inputs, [_nothing(x) for x in kept]
+
+    both.defvjp(forward, backward)
+    return both(inputs, kept)
+
+
+def _nothing(x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str, *, with_results: bool = False) -> Trace:
+    """The program of (arguments, cotangents of the live outputs) → cotangents of the wanted arguments, the outputs
+    before them where that is said.
+    """
     count = len(trace.types)
     outs = [v.aval for v in trace.closed.jaxpr.outvars]
     types = [*trace.types, *(jax.ShapeDtypeStruct(outs[i].shape, outs[i].dtype) for i in live)]
@@ -67,18 +133,19 @@ def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str) -> Trace:
     def pull(*leaves: Any) -> Leaves:
         args, cotangents = list(leaves[:count]), list(leaves[count:])
 
-        def of_wanted(*some: Any) -> Leaves:
+        def of_wanted(*some: Any) -> tuple[Leaves, Leaves]:
             values = trace(*put(args, wanted, list(some)))
-            return [jnp.asarray(values[i], outs[i].dtype) for i in live]
+            return [jnp.asarray(values[i], outs[i].dtype) for i in live], values
 
-        _, back = jax.vjp(of_wanted, *(args[i] for i in wanted))
-        return list(back(cotangents))
+        _, back, values = jax.vjp(of_wanted, *(args[i] for i in wanted), has_aux=True)
+        return [*(values if with_results else ()), *back(cotangents)]
 
     try:
         with trace.symbol.standing_for(trace.rows):
             closed = jax.make_jaxpr(pull)(*types)
     except Exception as error:
-        jax.make_jaxpr(pull)(*(_known(kind, trace) for kind in types))  # an error of the user's own is raised as it is
+        if not of_unknown(error):  # an error of the user's own is raised as it is
+            jax.make_jaxpr(pull)(*(_known(kind, trace) for kind in types))
         raise refusal(f"the derivative of {label}", error) from error
     check_asked(trace.symbol, f"the derivative of {label}")
     return hoisted(closed, trace.symbol, trace.rows)[0]

@@ -199,9 +199,10 @@ def kinds_of(equations: Iterable[Equation]) -> dict[Equation, Kind]:
 
 def live(program: Program) -> list[Equation]:
     """The equations that lead to a result, or have an effect, in order."""
-    wanted = {v.maker for v in program.outs}
+    given = set(program.ins)  # among them what another program computed
+    wanted = {v.maker for v in program.outs if v not in given}
     wanted |= {eqn for eqn in program.equations if eqn.effects}
     for eqn in reversed(program.equations):
         if eqn in wanted:
-            wanted |= {v.maker for v in eqn.ins}
+            wanted |= {v.maker for v in eqn.ins if v not in given}
     return [eqn for eqn in program.equations if eqn in wanted]

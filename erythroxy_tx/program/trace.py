@@ -6,6 +6,7 @@ Not here: what the equations mean (`rows.py`), nor how questions about n are ans
 """
 
 import dataclasses
+import re
 import traceback
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -112,6 +113,11 @@ def refusal(label: str, error: Exception) -> RowMixingError:
         f"{label} cannot be traced for an unknown number of rows{where}: {reason}. Expected a function that takes any "
         f"number of rows. Fix: {_fix(called)}"
     )
+
+
+def of_unknown(error: Exception) -> bool:
+    """Whether an error speaks of an unknown number of rows."""
+    return re.search(r"\bn\b|_DimExpr|[Ss]ymbolic dim", shown(error)) is not None
 
 
 def _fix(called: str | None) -> str:

@@ -116,6 +116,11 @@ def test_an_error_of_a_backward_rule_is_raised_as_it_is() -> None:
         jax.grad(tx.chunked(lax.map, size=5)(fn))(WIDE)
 
 
+def test_a_derivative_that_asks_for_the_number_of_rows_is_refused() -> None:
+    with pytest.raises(tx.RowMixingError, match=r"the derivative of tx\.chunked\(<lambda>\) cannot be traced"):
+        jax.grad(tx.chunked(lax.map, size=5)(lambda x: jnp.cumprod(x, 0).sum()))(WIDE)
+
+
 def test_no_tracer_is_kept() -> None:
     with jax.checking_leaks():
         tx.chunked(lax.map, size=5)(jnp.tanh)(WIDE)

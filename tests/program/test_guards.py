@@ -10,6 +10,9 @@ import pytest
 from jax import lax
 
 import erythroxy_tx as tx
+from erythroxy_tx.core.prefix import Prefix
+from erythroxy_tx.program.auto import plan_call
+from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.symbol import symbol_for
 
 ROWS = (64, 65, 128, 7, 64)
@@ -146,3 +149,16 @@ def test_a_cache_of_jax_takes_no_known_number_for_the_unknown() -> None:
         assert not eval("looked_up(dim, 23)", inside)
         assert not eval("looked_up((dim, 4), (23, 4))", inside)
         assert operator.eq(symbol.dim, 23)
+
+
+def test_random_numbers_of_a_known_shape_are_not_taken_for_those_of_an_unknown_one() -> None:
+    def fn(x):
+        return x + jax.random.normal(jax.random.key(0), x.shape)
+
+    def kinds(x):
+        jax.jit(fn)(x)
+        return plan_call(RowCall("f", fn, fn, (x,), {}, Prefix.of(0)), 3, None).kinds
+
+    found = []
+    jax.jit(lambda x: found.append(kinds(x)))(jnp.ones((7, 2)))
+    assert "random_bits" in [eqn.name for eqn in found[0]]

@@ -8,10 +8,14 @@ from jax import lax
 import erythroxy_tx as tx
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.program.auto import plan_call
+from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.passes import Carry
+from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.residuals import cut
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.stores import factor
 from erythroxy_tx.program.stores import peak_bytes
+from erythroxy_tx.program.symbol import symbol_for
 
 X = jax.ShapeDtypeStruct((1000, 4), jnp.float32)
 V = jax.ShapeDtypeStruct((1000,), jnp.float32)
@@ -118,3 +122,22 @@ def test_an_effect_on_rows_is_refused() -> None:
 
     with pytest.raises(tx.RowMixingError, match="once for each chunk and pass"):
         plan(fn, X)
+
+
+def test_what_was_added_up_is_kept_for_the_gradient() -> None:
+    def loss(w, x):
+        h = standardised(jnp.tanh(x @ w))
+        return (h @ jnp.linalg.solve(h.T @ h + jnp.eye(4), h.T @ x) ** 2).mean()
+
+    symbol = symbol_for(1000)
+    with symbol.standing_for(1000):
+        row = jax.ShapeDtypeStruct((symbol.dim, 4), jnp.float32)
+        closed = jax.make_jaxpr(lambda w, x, ct: [loss(w, x), jax.grad(loss)(w, x) * ct])(jnp.eye(4), row, 1.0)
+    program = flatten(closed, symbol, 1000)
+    halves = cut(program, 2, 1)
+    assert halves.forward.outs[0] is program.outs[0]
+    crossing = halves.forward.outs[1:]
+    assert crossing
+    assert all(not value.rows for value in crossing)
+    both = [len(plan_of(half, 100).passes) for half in (halves.forward, halves.backward)]
+    assert sum(both) < len(plan_of(program, 100).passes) + len(plan_of(halves.forward, 100).passes)
