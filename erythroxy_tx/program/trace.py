@@ -21,7 +21,7 @@ from erythroxy_tx.program.symbol import shown
 from erythroxy_tx.program.symbol import symbol_for
 
 _WRAPPERS = {"cache_miss", "deferring_binary_op", "f_jitted", "reraise_with_filtered_traceback", "wrapper"}
-_LIBRARIES = ("/jax/", "/jaxlib/", "/erythroxy_tx/", "/equinox/")
+_LIBRARIES = ("/lib/python3.", "/erythroxy_tx/")  # what is installed, and ours
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_an_error_of_a_backward_rule_is_raised_as_it_is() -> None:
 
 
 def test_a_derivative_that_asks_for_the_number_of_rows_is_refused() -> None:
-    with pytest.raises(tx.RowMixingError, match=r"the derivative of tx\.chunked\(<lambda>\) cannot be traced"):
+    with pytest.raises(tx.RowMixingError, match=r"the derivative of tx\.chunked\(.*\) cannot be traced"):
         jax.grad(tx.chunked(lax.map, size=5)(lambda x: jnp.cumprod(x, 0).sum()))(WIDE)
 
 
