@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from erythroxy_tx import _compat
@@ -64,6 +65,6 @@ def planned(program: Program, size: int, allowed: int | None, label: str) -> Pla
 
 
 def _like(x: Any, leaf: Any) -> Any:
-    if jnp.issubdtype(leaf.dtype, jnp.generic) is False:  # a random key
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # a random key
         return x
     return _compat.convert(x, leaf.dtype, weak_type=leaf.weak_type)

@@ -13,7 +13,6 @@ from erythroxy_tx.program.blocks import Chunk
 from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Start
 from erythroxy_tx.program.blocks import Want
-from erythroxy_tx.program.blocks import everything
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
@@ -68,6 +67,8 @@ class _Nested(Rule):
 
 
 class Scan(_Nested):
+    """Over rows it hands its carry from chunk to chunk; over anything else it is a loop."""
+
     def programs(self, eqn: Equation) -> list[Program]:
         return [eqn.inside(eqn.symbolic["jaxpr"])]
 
@@ -131,13 +132,12 @@ def _scan(
 
 def _strong(values: list[Value], leaves: Leaves) -> Leaves:
     """Leaves as a loop carries them: of the dtype that they have, and not weakly."""
-    return [
-        x if jnp.issubdtype(v.dtype, jnp.generic) is False else _compat.convert(x, v.dtype, weak_type=False)
-        for v, x in zip(values, leaves, strict=True)
-    ]
+    return [x if v.keys else _compat.convert(x, v.dtype, weak_type=False) for v, x in zip(values, leaves, strict=True)]
 
 
 class While(_Nested):
+    """A batch of loops goes on while any of them does, and each stops for itself."""
+
     def programs(self, eqn: Equation) -> list[Program]:
         return [eqn.inside(eqn.symbolic[name]) for name in ("cond_jaxpr", "body_jaxpr")]
 
@@ -160,11 +160,10 @@ class While(_Nested):
 
 
 class Cond(_Nested):
+    """One of several branches, by a number that has no rows."""
+
     def programs(self, eqn: Equation) -> list[Program]:
         return [eqn.inside(branch) for branch in eqn.symbolic["branches"]]
-
-    def wants(self, eqn: Equation, request: Any) -> list[Want | None]:
-        return super().wants(eqn, request)
 
     def again(self, eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
         def branch(run: Callable[[Leaves], Leaves]) -> Callable[..., Leaves]:
@@ -237,4 +236,3 @@ def programs_of(eqn: Equation) -> list[Program]:
 
 
 RULES: dict[str, Rule] = {"scan": Scan(), "while": While(), "cond": Cond()}
-__all__ = ["RULES", "everything"]
