@@ -6,6 +6,8 @@ Linux keeps the highest resident size of a process, `VmHWM`, and sets it back wh
 instead, and the result says so, since a sample can miss a short peak.
 """
 
+import ctypes
+import sys
 import threading
 import time
 from pathlib import Path
@@ -84,6 +86,13 @@ class MemoryTrace:
         self.bytes.append(rss())
 
 
+def _return_freed() -> None:
+    """Give freed memory back to the system, where the allocator can be asked to (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 class HighWater:
     """Measure the highest resident size that this process reaches inside a `with` block.
 
@@ -95,7 +104,7 @@ class HighWater:
     - `how`: `"VmHWM"`, exact, or `"sampled"`, every 5 ms, which can miss a short peak.
 
     Memory that the process had freed but not returned to the system counts in `start`, and hides an
-    equal rise. Only a fresh process shows the whole of it.
+    equal rise; glibc is asked to return it first. Only a fresh process shows the whole of it.
 
     >>> with HighWater() as high:
     ...     block = bytearray(50_000_000)
@@ -112,6 +121,7 @@ class HighWater:
         with _lock:
             for other in _open:
                 other._peak = other.peak
+            _return_freed()
             self.how = "VmHWM" if _reset_mark() else "sampled"
             self.start = self._peak = rss()
             if self.how == "sampled":

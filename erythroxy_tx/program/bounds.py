@@ -18,7 +18,9 @@ _MOVES = frozenset([
 ])  # fmt: skip
 _OF_EXACT = {"tanh": 8, "logistic": 8, "erf": 8, "atan": 8}  # rounding units of XLA's own approximations
 _POSITIVE = frozenset(["abs", "logistic", "sqrt", "square"])
+_EXTREMES = frozenset(["argmax", "argmin", "cummax", "cummin", "reduce_max", "reduce_min"])
 _NESTED = frozenset(["closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"])
+_LOOPS = frozenset(["cond", "scan", "while", "custom_linear_solve"])
 _FEW = 64  # rounding units: more than these are no bound worth a promise
 
 
@@ -55,8 +57,10 @@ def _walk(jaxpr: Any, given: list[Rounded]) -> list[Rounded]:
         inner = list(_compat.sub_jaxprs(eqn)) if eqn.primitive.name in _NESTED else []
         if len(inner) == 1 and len(inner[0].invars) == len(inputs):
             outputs = _walk(inner[0], inputs)
+        elif len(eqn.outvars) == 1:
+            outputs = [_rounded(eqn, inputs)]
         else:
-            outputs = [_rounded(eqn, inputs)] * len(eqn.outvars)
+            outputs = [Rounded(None)] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outputs, strict=True))
     return [of(v) for v in jaxpr.outvars]
 
@@ -64,7 +68,7 @@ def _walk(jaxpr: Any, given: list[Rounded]) -> list[Rounded]:
 def _rounded(eqn: Any, ins: list[Rounded]) -> Rounded:
     name, aval = eqn.primitive.name, eqn.outvars[0].aval
     if not jnp.issubdtype(aval.dtype, jnp.floating):
-        return Rounded(0.0 if all(x.error == 0 for x in ins) else None)
+        return Rounded(0.0 if name not in _LOOPS and all(x.error == 0 for x in ins) else None)
     eps, positive = float(jnp.finfo(aval.dtype).eps), all(x.positive for x in ins)
     errors = [x.error for x in ins]
     if any(error is None for error in errors) or not ins:
@@ -93,6 +97,15 @@ def _rounded(eqn: Any, ins: list[Rounded]) -> Rounded:
     if name == "convert_element_type":
         return Rounded(largest + eps, positive)
     return Rounded(None, positive)
+
+
+def has_extremes(jaxpr: Any) -> bool:
+    """Whether a program takes a maximum or a minimum of floats: where that is NaN, XLA's CPU may drop it."""
+    return any(
+        (eqn.primitive.name in _EXTREMES and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact))
+        or any(map(has_extremes, _compat.sub_jaxprs(eqn)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _any_positive(ins: list[Rounded]) -> bool:

@@ -27,6 +27,7 @@ from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
+from erythroxy_tx.program.bounds import has_extremes
 from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
@@ -248,6 +249,7 @@ class Chunked(Transform):
         promises = []
         if self.out is None:
             bounds = relative_bounds(call.concrete)
+            loose = AsAccurate(4, ties=not has_extremes(call.concrete.jaxpr))
             return call.unflatten(
                 [
                     Bitwise(gradients=loose) if exact else loose if bound is None else Close(bound, gradients=loose)
