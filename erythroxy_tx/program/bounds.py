@@ -26,20 +26,25 @@ _FEW = 64  # rounding units: more than these are no bound worth a promise
 
 @dataclasses.dataclass(frozen=True)
 class Rounded:
-    """What is known of a value: its largest relative error, None where nothing bounds it, and that none is negative."""
+    """What is known of a value: its largest relative error, None where nothing bounds it; that none is negative; and
+    whether a maximum or a minimum of floats is behind it, of which XLA's CPU may drop a NaN.
+    """
 
     error: float | None = 0.0
     positive: bool = False
+    extreme: bool = False
 
 
-def relative_bounds(closed: Any) -> list[float | None]:
-    """For each output, how far two computations of it are apart at most, relative to itself; None without a bound."""
+def relative_bounds(closed: Any) -> list[tuple[float | None, bool]]:
+    """For each output, how far two computations of it are apart at most, relative to itself, None without a bound; and
+    whether a maximum or a minimum of floats is behind it.
+    """
     found = _walk(closed.jaxpr, [Rounded()] * len(closed.jaxpr.invars))
-    bounds = []
+    bounds: list[tuple[float | None, bool]] = []
     for value, aval in zip(found, closed.out_avals, strict=True):
         floats = jnp.issubdtype(aval.dtype, jnp.floating)
         few = floats and value.error is not None and value.error <= _FEW * float(jnp.finfo(aval.dtype).eps)
-        bounds.append(2 * value.error if few and value.error is not None else None)
+        bounds.append((2 * value.error if few and value.error is not None else None, value.extreme))
     return bounds
 
 
@@ -61,6 +66,8 @@ def _walk(jaxpr: Any, given: list[Rounded]) -> list[Rounded]:
             outputs = [_rounded(eqn, inputs)]
         else:
             outputs = [Rounded(None)] * len(eqn.outvars)
+        extreme = any(x.extreme for x in inputs) or _is_extreme(eqn)
+        outputs = [dataclasses.replace(out, extreme=out.extreme or extreme) for out in outputs]
         known.update(zip(eqn.outvars, outputs, strict=True))
     return [of(v) for v in jaxpr.outvars]
 
@@ -99,13 +106,12 @@ def _rounded(eqn: Any, ins: list[Rounded]) -> Rounded:
     return Rounded(None, positive)
 
 
-def has_extremes(jaxpr: Any) -> bool:
-    """Whether a program takes a maximum or a minimum of floats: where that is NaN, XLA's CPU may drop it."""
-    return any(
-        (eqn.primitive.name in _EXTREMES and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact))
-        or any(map(has_extremes, _compat.sub_jaxprs(eqn)))
-        for eqn in jaxpr.eqns
-    )
+def _is_extreme(eqn: Any) -> bool:
+    """Whether an equation takes a maximum or a minimum of floats, or a loop of it does."""
+    if eqn.primitive.name in _EXTREMES:
+        return bool(jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact))
+    inner = _compat.sub_jaxprs(eqn) if eqn.primitive.name in _LOOPS else ()
+    return any(_is_extreme(each) for jaxpr in inner for each in jaxpr.eqns)
 
 
 def _any_positive(ins: list[Rounded]) -> bool:

@@ -27,7 +27,6 @@ from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
-from erythroxy_tx.program.bounds import has_extremes
 from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.chunks import Chunks
 from erythroxy_tx.program.chunks import sizes
@@ -248,14 +247,11 @@ class Chunked(Transform):
         call, loose = self._call(args, kwargs), AsAccurate(4)
         promises = []
         if self.out is None:
-            bounds = relative_bounds(call.concrete)
-            loose = AsAccurate(4, ties=not has_extremes(call.concrete.jaxpr))
-            return call.unflatten(
-                [
-                    Bitwise(gradients=loose) if exact else loose if bound is None else Close(bound, gradients=loose)
-                    for (exact, _), bound in zip(exact_outputs(call), bounds, strict=True)
-                ]
-            )
+            for (exact, _), (bound, extreme) in zip(exact_outputs(call), relative_bounds(call.concrete), strict=True):
+                loose = AsAccurate(4, ties=not extreme)
+                tight = Bitwise(gradients=loose) if exact else None if bound is None else Close(bound, gradients=loose)
+                promises.append(tight or loose)
+            return call.unflatten(promises)
         for kind, (exact, integral) in zip(self._kinds(call), exact_outputs(call), strict=True):
             gradients = AsAccurate(4, ties=False) if kind in ("max", "min") else loose
             values = Bitwise() if exact and (kind == "rows" or integral) else loose

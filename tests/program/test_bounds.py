@@ -37,7 +37,7 @@ UNBOUNDED = {
 
 @pytest.mark.parametrize("fn", BOUNDED.values(), ids=BOUNDED.keys())
 def test_bounded(fn) -> None:
-    (bound,) = relative_bounds(jax.make_jaxpr(fn)(X))
+    ((bound, _),) = relative_bounds(jax.make_jaxpr(fn)(X))
     assert bound is not None
     assert EPS <= bound <= 128 * EPS
     assert tx.contract(tx.chunked(lax.map, size=7)(fn), X) == tx.Close(bound)
@@ -45,10 +45,17 @@ def test_bounded(fn) -> None:
 
 @pytest.mark.parametrize("fn", UNBOUNDED.values(), ids=UNBOUNDED.keys())
 def test_unbounded(fn) -> None:
-    assert relative_bounds(jax.make_jaxpr(fn)(X)) == [None]
+    assert relative_bounds(jax.make_jaxpr(fn)(X)) == [(None, False)]
 
 
 @pytest.mark.parametrize("fn", BOUNDED.values(), ids=BOUNDED.keys())
 def test_no_input_breaks_a_bound(fn) -> None:
     normal = arrays(np.float32, (40, 3), extremes=False, allow_nan=False, allow_infinity=False)
     assert prove(tx.chunked(lax.map, size=7)(fn), normal, under=("jit",)).examples
+
+
+def test_a_maximum_behind_an_output_is_told() -> None:
+    def fn(x):
+        return x.max(0), x.sum(0) - x.max(), x.sum(0), lax.fori_loop(0, 3, lambda i, c: c + x.min(), 0.0)
+
+    assert [extreme for _, extreme in relative_bounds(jax.make_jaxpr(fn)(X))] == [True, True, False, True]
