@@ -548,10 +548,10 @@ def test_the_result_is_plain_data() -> None:
 
 
 def test_the_high_water_mark_includes_what_a_run_held() -> None:
-    x = jnp.ones((2000, 4000))  # 32 MB
+    x = jnp.ones((8000, 4000))  # 128 MB, more than a process that ran other tests has left to give
     found = measure(lambda x: jnp.sort(x, 0), x, runs=1)
     assert found.host_compile_bytes is not None
-    assert found.host_rise_bytes >= max(found.host_compile_bytes, 25_000_000)
+    assert found.host_rise_bytes >= max(found.host_compile_bytes, 100_000_000)
 
 
 # ------------------------------------------------------------------ a fresh process

@@ -78,6 +78,8 @@ def _rounded(eqn: Any, ins: list[Rounded]) -> Rounded:
         return Rounded(0.0 if name not in _LOOPS and all(x.error == 0 for x in ins) else None)
     eps, positive = float(jnp.finfo(aval.dtype).eps), all(x.positive for x in ins)
     errors = [x.error for x in ins]
+    if any(jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in eqn.invars):
+        return Rounded(None)
     if any(error is None for error in errors) or not ins:
         return Rounded(0.0 if not ins and name == "iota" else None)
     largest, total = max(e or 0.0 for e in errors), sum(e or 0.0 for e in errors)

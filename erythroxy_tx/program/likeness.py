@@ -54,7 +54,7 @@ def arithmetic(program: Program) -> collections.Counter:
                     if hasattr(closed, "eqns"):
                         inner = arithmetic(eqn.inside(closed))
                         found.update({key: times for key, times in inner.items() if "float" in key[2]})
-        elif eqn.outs and eqn.name not in _MOVES:
+        elif eqn.outs and eqn.name not in _MOVES and 0 not in eqn.outs[0].at:
             with_numbers = tuple(_short(v, numbers) for v in eqn.ins if not v.at)
             found[eqn.name, eqn.outs[0].at, str(eqn.outs[0].dtype), with_numbers] += 1
     return found

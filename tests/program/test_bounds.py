@@ -30,6 +30,7 @@ UNBOUNDED = {
     "many squares": lambda x: jnp.square(jnp.tile(x, (20, 1))).sum(),
     "a solve": lambda x: jnp.linalg.solve(jnp.eye(3) + x.T @ x, x.T),
     "a choice by rounded numbers": lambda x: jnp.where(jnp.tanh(x) > 0.5, x, -x) * 2,
+    "a magnitude of complex numbers": lambda x: jnp.abs(lax.complex(x, x)),
     "a loop": lambda x: lax.fori_loop(0, 3, lambda i, w: w - x.T @ (x @ w), jnp.ones(3)),
     "sine, whose zeros are between its arguments": jnp.sin,
 }
