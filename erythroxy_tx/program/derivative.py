@@ -69,18 +69,14 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
         if not wanted or not live:
             return ([None] * len(values),)
         inputs = [*values, *(cotangents[i] for i in live)]
-        again = differentiable(_vjp(trace, wanted, live, label), run, label) if live != smooth else None
-        if again is not None:
-            found = again(inputs)
-        else:
 
-            def quickly(inputs: Leaves, kept: Leaves) -> Leaves:
-                return batched_together(run(halves[tuple(wanted)].backward, [*inputs, *kept]), inputs)
+        def quickly(inputs: Leaves, kept: Leaves) -> Leaves:
+            return batched_together(run(halves[tuple(wanted)].backward, [*inputs, *kept]), inputs)
 
-            def plainly(inputs: Leaves) -> Leaves:
-                return differentiable(_vjp(trace, wanted, live, label), run, label)(inputs)
+        def plainly(inputs: Leaves) -> Leaves:
+            return differentiable(_vjp(trace, wanted, live, label), run, label)(inputs)
 
-            found = _as_derived(quickly, plainly, inputs, kept)
+        found = _as_derived(quickly, plainly, inputs, kept) if live == smooth else plainly(inputs)
         found = [
             _compat.convert(x, x.dtype, weak_type=jax.typeof(values[i]).weak_type)
             for x, i in zip(found, wanted, strict=True)

@@ -63,10 +63,7 @@ class Blocks:
         if isinstance(item, Equation):
             ins = [read(v, self.there) for v in item.ins]
             rule = RULES.get(item.name)
-            nested = rule is not None and item.name in ("scan", "while", "cond")
-            outs = (
-                rule.whole(item, ins, self._run) if nested and rule else _compat.bind(item.primitive, ins, item.params)
-            )
+            outs = rule.whole(item, ins, self._run) if rule else _compat.bind(item.primitive, ins, item.params)
             self.there.update(zip(item.outs, outs, strict=True))
             return
         ins = [None if want is None else self.part(v, want) for v, want in zip(item.eqn.ins, item.wants(), strict=True)]

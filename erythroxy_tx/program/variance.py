@@ -74,7 +74,13 @@ def merged(program: Program) -> Program:
 
 def _about_mean(eqn: Equation) -> Value | None:
     """The x of a `sum (x - mean(x))²` over one axis of rows, and maybe others."""
-    if eqn.name != "reduce_sum" or eqn.outs[0].rows or len(eqn.ins[0].rows) != 1 or eqn.outs[0].dtype != np.float32:
+    if (
+        eqn.name != "reduce_sum"
+        or eqn.outs[0].rows
+        or 0 in eqn.ins[0].at
+        or len(eqn.ins[0].rows) != 1
+        or eqn.outs[0].dtype != np.float32
+    ):
         return None
     apart = _squared(eqn.ins[0].maker)
     if apart is None or apart.maker is None or apart.maker.name != "sub":

@@ -5,7 +5,6 @@
 | a gather of rows and a window of each copies whole rows | jax issue 14808 |
 | a function gives other bits by batch size | jax issues 31919, 38768 and 27591 |
 | rows are dropped, or a shorter last batch is | jax pull 33965, skrl pull 459, cryojax pull 320 |
-| chunks bound the forward pass, and the gradient does not fit | jax pull 19614, exojax pull 604 |
 """
 
 from typing import Any
@@ -60,17 +59,3 @@ def test_no_row_is_lost(rows: int, n: int) -> None:
         assert squares.tolist() == [i * i for i in range(rows)]
         assert total == rows * (rows - 1) // 2
         assert running.tolist() == np.cumsum(np.arange(rows)).tolist()
-
-
-def test_the_gradient_fits_too() -> None:
-    def total(x: jax.Array) -> jax.Array:
-        h = x
-        for _ in range(8):
-            h = jnp.tanh(h * 1.1 + jnp.sin(h))
-        return h.sum()
-
-    x = jax.random.normal(jax.random.key(0), (128, 512))
-    streamed = tx.chunked(lax.map, size=8)(total)
-    plain, found = (np.asarray(jax.jit(jax.grad(one))(x)) for one in (total, streamed))
-    assert np.abs(plain - found).max() <= 1e-6 * np.abs(plain).max()
-    assert temp_bytes(jax.grad(streamed), x) <= temp_bytes(streamed, x) + 4 * 8 * 512 * 4  # a few chunks more

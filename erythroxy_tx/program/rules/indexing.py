@@ -23,6 +23,7 @@ from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
 from erythroxy_tx.program.rules.rule import bound
 from erythroxy_tx.program.rules.rule import everything_of
+from erythroxy_tx.program.rules.rule import mixing
 from erythroxy_tx.program.rules.rule import out_shape
 
 _DROPS = lax.GatherScatterMode.FILL_OR_DROP
@@ -174,11 +175,10 @@ class Gather(Rule):
             found = lax.slice(ins[0], starts, [a + b for a, b in zip(starts, sizes, strict=True)])
             return [found.reshape(out_shape(eqn, request))]
         for axis, i in windows.items():
-            part = request[axis]
-            if part is not None and parts[i] == part:
+            if (part := request[axis]) is not None:
+                if parts[i] != part:
+                    raise mixing(eqn, "of whose windows no part can be picked", "pick whole rows")
                 sizes[i] = part.extent
-            elif part is not None:
-                raise NotImplementedError
         return bound(eqn, ins, slice_sizes=tuple(sizes))
 
     def kind(self, eqn: Equation) -> Kind:

@@ -231,9 +231,6 @@ class Stack(Rule):
 class Unstack(Rule):
     """Along an axis that is no rows: it has a known length."""
 
-    def given(self, eqn: Equation, request: Want) -> list[Want]:
-        return [request] * len(eqn.outs)
-
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         axis = eqn.params["axis"]
         return [(*request[:axis], None, *request[axis:])]
