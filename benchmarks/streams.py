@@ -151,7 +151,7 @@ def jobs() -> dict[str, Job]:
         ),
         "stored": Job(
             "the same, with a budget of a quarter of one-shot's memory",
-            gradient(deep_loss), chunks(gradient(deep_loss), (None, 0), budget="170MiB"), (weights, rows),
+            gradient(deep_loss), chunks(gradient(deep_loss), (None, 0), budget="147MiB"), (weights, rows),
             lambda temp: Bounds(temp / 4, 3.0, furthest=5e-2),
         ),
     }  # fmt: skip

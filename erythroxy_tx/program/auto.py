@@ -9,6 +9,8 @@ from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program import covariance
+from erythroxy_tx.program import variance
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import flatten
@@ -19,7 +21,6 @@ from erythroxy_tx.program.stores import cheapest_plan
 from erythroxy_tx.program.stream import run
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import trace
-from erythroxy_tx.program.variance import merged
 
 
 def run_auto(call: RowCall, size: int, allowed: int | None) -> Any:
@@ -59,7 +60,7 @@ def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
 def planned(program: Program, size: int, allowed: int | None, label: str) -> Plan:
     """The plan of a flat program."""
     try:
-        return cheapest_plan(merged(program), size, allowed)
+        return cheapest_plan(covariance.merged(variance.merged(program)), size, allowed)
     except (RowMixingError, BudgetError) as error:
         raise type(error)(f"{label} got {error}") from None
 

@@ -20,12 +20,11 @@ from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
+from erythroxy_tx.program.means import mean_of
 from erythroxy_tx.program.rules import RULES
 from erythroxy_tx.program.rules.reductions import Reduction
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
-
-_VIEWS = {"broadcast_in_dim", "reshape", "squeeze", "copy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +85,7 @@ def _about_mean(eqn: Equation) -> Value | None:
     if apart is None or apart.maker is None or apart.maker.name != "sub":
         return None
     x, mean = apart.maker.ins
-    total = _divided(mean, math.prod(eqn.ins[0].at[i] for i in eqn.params["axes"]))
-    same = total is not None and total.maker is not None and total.maker.name == "reduce_sum"
-    if not same or total is None or total.maker is None or total.maker.ins[0] is not x or x.at != eqn.ins[0].at:
-        return None
-    return x if set(total.maker.params["axes"]) == set(eqn.params["axes"]) else None
+    return x if x.at == eqn.ins[0].at and mean_of(mean, tuple(eqn.params["axes"])) is x else None
 
 
 def _squared(eqn: Equation | None) -> Value | None:
@@ -99,21 +94,6 @@ def _squared(eqn: Equation | None) -> Value | None:
     if eqn.name == "square" or (eqn.name == "integer_pow" and eqn.params["y"] == 2):
         return eqn.ins[0]
     return eqn.ins[0] if eqn.name == "mul" and eqn.ins[0] is eqn.ins[1] else None
-
-
-def _divided(value: Value, count: int) -> Value | None:
-    """The sum of which a value is the mean, repeated along its axes."""
-    divided = False
-    while value.maker is not None and (value.maker.name in _VIEWS or value.maker.name in ("div", "mul")):
-        eqn = value.maker
-        if eqn.name in ("div", "mul"):
-            by = eqn.ins[1].known
-            wanted = np.float32(count) if eqn.name == "div" else np.float32(1) / np.float32(count)
-            if divided or not isinstance(by, np.ndarray) or by.shape or by != wanted:
-                return None
-            divided = True
-        value = eqn.ins[0]
-    return value if divided else None
 
 
 RULES["squares_about_mean"] = SquaresAboutMean()

@@ -30,6 +30,8 @@ def work(eqn: Equation) -> float:
     if name == "dot_general":
         contracted = math.prod(eqn.ins[0].at[i] for i in params["dimension_numbers"][0][0])
         return 2.0 * math.prod(eqn.outs[0].at) * contracted
+    if name == "products_about_means":
+        return 2.0 * math.prod(eqn.outs[0].at) * eqn.ins[0].at[params["axes"][0]]
     if name == "conv_general_dilated":
         out_feature = params["dimension_numbers"].rhs_spec[0]
         kernel = math.prod(size for i, size in enumerate(eqn.ins[1].at) if i != out_feature)

@@ -13,6 +13,7 @@ from planted import planted
 
 import erythroxy_tx as tx
 from erythroxy_tx.program import auto
+from erythroxy_tx.program import covariance
 from erythroxy_tx.program import rules
 from erythroxy_tx.program import stream
 from erythroxy_tx.program import variance
@@ -173,6 +174,19 @@ class Unweighted(variance.SquaresAboutMean):
         return dataclasses.replace(right, value=value)
 
 
+class Unmoved(covariance.ProductsAboutMeans):
+    """Products of chunks are added up as if all had the same mean."""
+
+    def fold(self, eqn):
+        right = super().fold(eqn)
+
+        def value(ins, part, at):
+            count, means, *others = right.value(ins, part, at)
+            return count, [jnp.zeros_like(mean) for mean in means], *others
+
+        return dataclasses.replace(right, value=value)
+
+
 @contextlib.contextmanager
 def number_of_a_chunk():
     """A number of rows that is asked for as a value is that of a chunk."""
@@ -302,6 +316,11 @@ FAULTS = [
     Case(
         "chunks of any length weigh the same",
         planted(streamed(with_rule("squares_about_mean", Unweighted())), lambda x: x.var(0)),
+        FLOATS,
+    ),
+    Case(
+        "products about the mean of each chunk",
+        planted(streamed(with_rule("products_about_means", Unmoved())), lambda x: (x - x.mean(0)).T @ x),
         FLOATS,
     ),
     Case(

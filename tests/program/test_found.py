@@ -12,6 +12,7 @@ X = jnp.arange(1.0, 9.0)
 KEYS = jax.random.split(jax.random.key(0), 8)
 RBG = jax.random.split(jax.random.key(0, impl="rbg"), 8)
 TABLE = jnp.arange(20.0) * 10
+CUBE = jnp.arange(32.0).reshape(8, 2, 2) ** 2
 WIDE = jax.random.normal(jax.random.key(1), (23, 4))
 
 
@@ -44,6 +45,7 @@ FORWARD = {
     "a scan that stacks nothing": (lambda x: lax.scan(lambda c, r: (c + r, None), jnp.zeros(4), x)[0], WIDE),
     "each row picks from itself": (lambda x: jnp.tanh(x)[jnp.arange(x.shape[0]), jnp.argmax(x, 1)], WIDE),
     "each row adds to itself": (lambda x: x.at[jnp.arange(x.shape[0]), jnp.argmax(x, 1)].add(1), WIDE),
+    "squares about means of another axis": (lambda x: ((x - x.mean((0, 1))[:, None]) ** 2).sum((0, 1)), CUBE),
     "a scan over a number of rows": (lambda x: x + lax.fori_loop(0, x.shape[0], lambda i, c: c * 0.9 + i, 0.0), X),
 }  # fmt: skip
 
