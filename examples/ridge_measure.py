@@ -36,10 +36,11 @@ def main(version: str, folder: Path, problem: ridge.Problem) -> None:
 def numpy_figures(problem: ridge.Problem) -> tuple[dict[str, Any], np.ndarray]:
     say("fitting, once")
     result, figures = first_call(ridge.fit_numpy, problem)
-    truth = ridge.returns(problem.base.astype(np.float64), problem.test)
-    drift = ridge.returns(problem.base.astype(np.float64), problem.train).mean()
+    train, _, test = ridge.split(len(problem.rows))
+    returns = ridge.returns(problem.base.astype(np.float64), problem.rows)
+    truth, drift = returns[test], returns[train].mean()
     figures |= {
-        "rows": len(problem.train) + len(problem.valid) + len(problem.test),
+        "rows": len(problem.rows),
         "columns": problem.projection.shape[1],
         "penalty": float(result["penalty"]),
         "error_ridge": float(np.mean((result["forecast"] - truth) ** 2)),

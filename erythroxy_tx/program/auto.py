@@ -42,7 +42,7 @@ def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
     concrete = call.concrete  # the user's own errors come first
     types = [struct_of(leaf) for leaf in call.dynamic]
     traced, captured = trace(call.flat_whole, types, call.axes, call.length, call.label)
-    if names := apart(*(flatten(closed, traced.symbol, traced.rows) for closed in (traced.closed, concrete))):
+    if names := apart(traced.flat, flatten(concrete, traced.symbol, traced.rows)):
         raise RowMixingError(
             f"{call.label} is another program for {call.length} rows than for an unknown number of them "
             f"({', '.join(names)}). Expected a function that does the same for any number of rows. Fix: no decision by "
@@ -54,7 +54,7 @@ def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
 def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
     """The plan by which `run_auto` runs a call."""
     traced, _ = traced_call(call)
-    return planned(flatten(traced.closed, traced.symbol, traced.rows), size, allowed, call.label)
+    return planned(traced.flat, size, allowed, call.label)
 
 
 def planned(program: Program, size: int, allowed: int | None, label: str) -> Plan:

@@ -11,7 +11,6 @@ import numpy as np
 
 from erythroxy_tx import _compat
 from erythroxy_tx.program.equations import Program
-from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.loop import Flags
 from erythroxy_tx.program.loop import batched_together
 from erythroxy_tx.program.loop import is_zero
@@ -45,7 +44,7 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
 
     @jax.custom_vjp
     def streamed(args: Leaves) -> Leaves:
-        return batched_together(run(flatten(trace.closed, trace.symbol, trace.rows), args), args)
+        return batched_together(run(trace.flat, args), args)
 
     def forward(args: Leaves) -> tuple[Leaves, Any]:
         flags = Flags(tuple(x.perturbed for x in args))
@@ -54,7 +53,7 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
             return streamed(values), (values, [], flags)
         if wanted not in halves:
             joint = _vjp(trace, list(wanted), smooth, label, with_results=True)
-            halves[wanted] = cut(flatten(joint.closed, joint.symbol, joint.rows), len(args), len(avals))
+            halves[wanted] = cut(joint.flat, len(args), len(avals))
 
         def quickly(values: Leaves, _: Leaves) -> Leaves:
             return batched_together(run(halves[wanted].forward, values), values)

@@ -4,6 +4,7 @@ Not here: what an equation does to rows (`rules/`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from jax import lax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.own_row import batched_by_row
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
@@ -39,7 +41,7 @@ class Value:
     known: Any = None
     used: bool = False
 
-    @property
+    @functools.cached_property
     def rows(self) -> tuple[int, ...]:
         """The axes whose length depends on the number of rows."""
         return tuple(i for i, dim in enumerate(self.shape) if _compat.is_symbolic(dim))
@@ -216,10 +218,9 @@ class _Builder:
         number = eqn.primitive.name == "convert_element_type" and not outs[0].at
         if not small or not (exact or number) or eqn.primitive.name in _RANDOM:
             return None
-        with jax.ensure_compile_time_eval():
-            found = _compat.bind(eqn.primitive, [v.known for v in ins], self._params(eqn.params))
+        found = computed(eqn.primitive, [v.known for v in ins], self._params(eqn.params))
         for value, result in zip(outs, found, strict=True):
-            value.known = np.asarray(result)
+            value.known = result
         return outs
 
     def _params(self, params: dict[str, Any]) -> dict[str, Any]:

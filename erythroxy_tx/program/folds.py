@@ -35,21 +35,23 @@ ADD = Fold(lambda like: jnp.zeros(like.shape, wide(like.dtype)), SUM.step)
 
 
 def compensated(state: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
-    """Add to an unevaluated sum of two numbers, total + rest, of twice the precision.
+    """Add to a sum of two numbers, total + rest, as if in twice the precision; `evaluated` gives the sum.
 
-    Source: T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971);
-    the rounding of the first addition is D. E. Knuth's.
+    Source: A. Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, ZAMM 54 (1974); the
+    rounding of an addition is D. E. Knuth's.
     """
     total, rest = state
     value = value.astype(total.dtype)
     summed = total + value
     a, b, s = map(lax.stop_gradient, (total, value, summed))  # a derivative is that of the exact sum
     away = s - a
-    rounded = (a - (s - away)) + (b - away) + rest
-    rounded = jnp.where(jnp.isfinite(s) & (rounded != 0), rounded, -jnp.zeros_like(s))  # keeps a zero's sign
-    total = summed + rounded
-    rest = jnp.where(jnp.isfinite(s), rounded - (lax.stop_gradient(total) - s), 0)
-    return total, rest
+    return summed, rest + ((a - (s - away)) + (b - away))
+
+
+def evaluated(state: tuple[Any, Any]) -> Any:
+    """The sum that a pair stands for: total + rest, but for a total that has no rounding, or the sign of a zero."""
+    total, rest = state
+    return jnp.where(jnp.isfinite(total) & (rest != 0), total + rest, total)
 
 
 _FEW = 32  # additions: their rounding is within 16 units of the sum of the magnitudes
@@ -59,7 +61,7 @@ def in_many_steps(fold: Fold, like: Any, steps: int) -> Fold:
     """The fold to use for this many chunks: a float sum of many is compensated, for a second accumulator."""
     if fold in (SUM, ADD) and steps > _FEW and jnp.issubdtype(like.dtype, jnp.inexact):
         zero = jnp.zeros(like.shape, wide(like.dtype))
-        return Fold(lambda like: (fold.start(like), zero), compensated, lambda state: state[0])
+        return Fold(lambda like: (fold.start(like), zero), compensated, evaluated)
     return fold
 
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from erythroxy_tx import _compat
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.rows import live
 
 _MOVES = frozenset([
@@ -65,8 +65,7 @@ def _compute(eqn: Equation, numbers: dict[Value, Any]) -> None:
     ins = [v.known if v.known is not None else numbers.get(v) for v in eqn.ins]
     single = all(not v.at and not v.keys for v in (*eqn.ins, *eqn.outs))
     if single and ins and all(isinstance(x, (np.ndarray, jax.Array)) for x in ins) and not eqn.effects:
-        with jax.ensure_compile_time_eval():
-            numbers.update(zip(eqn.outs, _compat.bind(eqn.primitive, ins, eqn.params), strict=True))
+        numbers.update(zip(eqn.outs, computed(eqn.primitive, ins, eqn.params), strict=True))
 
 
 def _short(value: Value, numbers: dict[Value, Any]) -> str:

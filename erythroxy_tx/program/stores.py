@@ -3,15 +3,19 @@
 Not here: what has to be written down in any case, since a chunk needs all of its rows (`plan.py`).
 """
 
+import math
 from collections.abc import Iterator
 
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
+from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.passes import Grid
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
 from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.work import bytes_of
 from erythroxy_tx.program.work import work
 
@@ -81,9 +85,18 @@ def plan_work(plan: Plan) -> float:
     for one in plan.passes:
         tasks = [task.eqn for task in one.tasks if not isinstance(task, Store)]
         written = sum(bytes_of(task.value) / 4 for task in one.tasks if isinstance(task, Store))
-        total += sum(map(work, {*tasks, *(step.eqn for step in plan.needs(one, one.grid.chunk).steps)})) + written
+        steps = plan.needs(one, one.grid.chunk).steps
+        total += sum(map(work, tasks)) + sum(work(step.eqn) * _share(step, one.grid) for step in steps) + written
     whole = [step.eqn for steps in plan.before for step in steps if step.request is None and step.eqn in plan.kinds]
     return total + sum(map(work, whole))
+
+
+def _share(step: Step, grid: Grid) -> float:
+    """How much of its equation a step computes in all chunks of a grid; what is the same for each counts once."""
+    value, part = next((v, part) for v, part in zip(step.eqn.outs, step.given(), strict=True) if part is not None)
+    if all(piece.long for piece in part if piece is not None):
+        return 1.0
+    return math.prod(block_shape(value.at, part)) / max(1, math.prod(value.at)) * grid.size / grid.step
 
 
 def peak_bytes(plan: Plan) -> int:

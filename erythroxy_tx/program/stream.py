@@ -11,6 +11,7 @@ from jax import lax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.program.blocks import Range
+from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import Blocks
@@ -109,8 +110,7 @@ class ChunkRun:
             if task.saved
         ]
         state["stores"] = [self._buffer(task.value) for task in self.stores]
-        chunk = grid.chunk if grid.looped else grid.last
-        values = jax.eval_shape(lambda: self._values(self._blocks(state, chunk, 0, 0)[0], chunk)) if self.folds else []
+        values = [self._shapes(task) for task in self.folds]
         for task, value in zip(self.folds, values, strict=True):
             if isinstance(value, jax.ShapeDtypeStruct):
                 self.hows[task] = in_many_steps(task.how.fold, value, grid.count)
@@ -128,8 +128,13 @@ class ChunkRun:
             for kept, carry in zip(state["starts"], saved, strict=True)
         ]
         blocks, carries = self._blocks(state, chunk, first, index)
-        values = self._values(blocks, chunk)
-        folds = [self.hows[t].step(old, v) for t, old, v in zip(self.folds, state["folds"], values, strict=True)]
+        folds = []
+        for task, old in zip(self.folds, state["folds"], strict=True):
+            wants = zip(task.eqn.ins, task.how.wants(chunk), strict=True)
+            value = task.how.value(
+                [None if want is None else blocks.part(v, want) for v, want in wants], chunk, blocks.at
+            )
+            folds.append(self.hows[task].step(old, value))
         stores = [
             lax.dynamic_update_slice_in_dim(buffer, blocks.part(*task.targets(chunk)[0]), first, task.axis)
             for task, buffer in zip(self.stores, state["stores"], strict=True)
@@ -147,6 +152,15 @@ class ChunkRun:
         self.there.update(zip([t.value for t in self.stores], state["stores"], strict=True))
         saved = [("starts", task.eqn) for task in self.carries if task.saved]
         self.there.update(zip(saved, state["starts"], strict=True))
+
+    def _shapes(self, task: Fold) -> Any:
+        """The shapes of what a chunk gives to a fold."""
+        chunk = self.one.grid.chunk if self.one.grid.looped else self.one.grid.last
+        parts = [
+            None if want is None else jax.ShapeDtypeStruct(block_shape(v.at, want), v.dtype)
+            for v, want in zip(task.eqn.ins, task.how.wants(chunk), strict=True)
+        ]
+        return jax.eval_shape(lambda ins: task.how.value(ins, chunk, Blocks(self.there, 0).at), parts)
 
     def _buffer(self, value: Value) -> Any:
         for i, array in enumerate(self.dead):
@@ -178,14 +192,6 @@ class ChunkRun:
             for (value, axis), out in zip(rows, outs, strict=True):
                 blocks.parts[value, tuple(chunk if i == axis else None for i in range(len(value.at)))] = out
         return blocks, list(carries.values())
-
-    def _values(self, blocks: Blocks, chunk: Range) -> Leaves:
-        """What a chunk gives to each fold."""
-        found = []
-        for task in self.folds:
-            wants = zip(task.eqn.ins, task.how.wants(chunk), strict=True)
-            found.append(task.how.value([None if w is None else blocks.part(v, w) for v, w in wants], chunk, blocks.at))
-        return found
 
 
 def _empty(value: Value) -> Any:

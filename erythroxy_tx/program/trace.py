@@ -6,6 +6,7 @@ Not here: what the equations mean (`rows.py`), nor how questions about n are ans
 """
 
 import dataclasses
+import functools
 import re
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import jax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
 from erythroxy_tx.program.symbol import symbol_for
@@ -41,6 +44,11 @@ class Trace:
         late = iter(args[own:])
         consts = [next(late) if const is None else const for const in self.closed.consts]
         return _compat.eval_closed(self.closed, consts, list(args[:own]))
+
+    @functools.cached_property
+    def flat(self) -> Program:
+        """The program as a flat list of equations."""
+        return flatten(self.closed, self.symbol, self.rows)
 
     @property
     def types(self) -> list[Any]:

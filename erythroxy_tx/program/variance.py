@@ -15,12 +15,13 @@ import numpy as np
 
 from erythroxy_tx.program.blocks import Range
 from erythroxy_tx.program.blocks import Want
+from erythroxy_tx.program.centred import mean_of
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
-from erythroxy_tx.program.means import mean_of
+from erythroxy_tx.program.folds import evaluated
 from erythroxy_tx.program.rules import RULES
 from erythroxy_tx.program.rules.reductions import Reduction
 from erythroxy_tx.program.rules.rule import At
@@ -45,21 +46,20 @@ class SquaresAboutMean(Reduction):
         def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
             x = ins[0]
             mean = x.mean(axes, keepdims=True)
-            count = jnp.asarray(part.extent * others, x.dtype)
-            return count, mean.squeeze(axes), jnp.square(x - mean).sum(axes)
+            return jnp.int32(part.extent), mean.squeeze(axes), jnp.square(x - mean).sum(axes)
 
         def start(like: Any) -> Any:
             zero = jnp.zeros(like[1].shape, like[1].dtype)
-            return jnp.zeros((), like[1].dtype), (zero, zero), (zero, zero)
+            return jnp.int32(0), (zero, zero), (zero, zero)
 
         def step(state: Any, new: Any) -> Any:
             count, mean, squares = state
             more, its_mean, its_squares = new
-            total, apart = count + more, (its_mean - mean[0]) - mean[1]
-            mean = compensated(mean, apart * (more / total))
-            return total, mean, compensated(squares, its_squares + apart * apart * (count * (more / total)))
+            apart, weight = (its_mean - mean[0]) - mean[1], more / (count + more).astype(jnp.float32)
+            squares = compensated(squares, its_squares + apart * apart * (count * weight * others))
+            return count + more, compensated(mean, apart * weight), squares
 
-        fold = Fold(start, step, lambda state: state[2][0])
+        fold = Fold(start, step, lambda state: evaluated(state[2]))
         return Folding(source.at[axis], source.shape[axis], wants, value, fold)
 
 

@@ -31,7 +31,7 @@ def work(eqn: Equation) -> float:
         contracted = math.prod(eqn.ins[0].at[i] for i in params["dimension_numbers"][0][0])
         return 2.0 * math.prod(eqn.outs[0].at) * contracted
     if name == "products_about_means":
-        return 2.0 * math.prod(eqn.outs[0].at) * eqn.ins[0].at[params["axes"][0]]
+        return 2.0 * sum(math.prod(v.at) for v in eqn.outs) * eqn.ins[0].at[params["axes"][0]]
     if name == "conv_general_dilated":
         out_feature = params["dimension_numbers"].rhs_spec[0]
         kernel = math.prod(size for i, size in enumerate(eqn.ins[1].at) if i != out_feature)

@@ -169,7 +169,7 @@ class Unweighted(variance.SquaresAboutMean):
 
         def value(ins, part, at):
             _, mean, squares = right.value(ins, part, at)
-            return jnp.ones(()), mean, squares
+            return jnp.int32(1), mean, squares
 
         return dataclasses.replace(right, value=value)
 
@@ -181,8 +181,7 @@ class Unmoved(covariance.ProductsAboutMeans):
         right = super().fold(eqn)
 
         def value(ins, part, at):
-            count, means, *others = right.value(ins, part, at)
-            return count, [jnp.zeros_like(mean) for mean in means], *others
+            return [block - block.mean(0) for block in right.value(ins, part, at)]
 
         return dataclasses.replace(right, value=value)
 

@@ -14,6 +14,7 @@ from erythroxy_tx.program.folds import ADD
 from erythroxy_tx.program.folds import FOLDS
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
+from erythroxy_tx.program.folds import evaluated
 from erythroxy_tx.program.folds import wide
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Carrying
@@ -229,7 +230,7 @@ class Running(Rule):
                 lax.slice_in_dim(own, 0, 1, axis=axis) if reverse else lax.slice_in_dim(own, rows - 1, rows, axis=axis)
             )
             after = compensated(carry, edge) if sums else join(carry, edge)
-            return after, [join(carry[0] if sums else carry, own).astype(source.dtype)]
+            return after, [join(evaluated(carry) if sums else carry, own).astype(source.dtype)]
 
         def first(ins: list[Any]) -> Any:  # noqa: ARG001
             return (start(shape, kind), start(shape, kind)) if sums else start(shape, kind)
