@@ -37,6 +37,7 @@ from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
+from erythroxy_tx.program.rules.rule import only
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -71,22 +72,28 @@ class ProductsAboutMeans(Rule):
             arrays = zip(eqn.ins, axes, strict=True)
             return [tuple(part if i == axis else None for i in range(len(v.at))) for v, axis in arrays]
 
-        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
-            return [jnp.moveaxis(v, axis, 0).reshape(part.extent, -1) for v, axis in zip(ins, axes, strict=True)]
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
+            rows = jnp.int32(part.extent) if own is None else own.sum(dtype=jnp.int32)
+            flat = [jnp.moveaxis(v, axis, 0).reshape(part.extent, -1) for v, axis in zip(ins, axes, strict=True)]
+            flat = [only(v, 0, own, 0) for v in flat]
+            return rows, own, [only(v, 0, own, 0) for v in flat]
 
         def start(like: list[Any]) -> Any:  # noqa: ARG001
             none = jnp.zeros(sum(widths), jnp.float32)
             products = [jnp.zeros((widths[0], widths[k]), jnp.float32) for k in pairs]
             return jnp.int32(0), (none, none), none + _TINY, [(c, c) for c in products]
 
-        def step(state: Any, arrays: list[Any]) -> Any:
+        def step(state: Any, chunk: Any) -> Any:
             count, mean, unit, products = state
-            rows = count + len(arrays[0])
-            weight = len(arrays[0]) / rows.astype(jnp.float32)
-            own = jnp.concatenate([v.mean(0) for v in arrays])
-            ahead = (own - mean[0]) - mean[1]
+            more_rows, own, arrays = chunk
+            rows, length = count + more_rows, more_rows.astype(jnp.float32)
+            weight = length / rows.astype(jnp.float32)
             new = jnp.maximum(unit, _power_of_two(jnp.concatenate([jnp.abs(v).max(0) for v in arrays])))
-            apart = [(v - m) / u for v, m, u in zip(arrays, split(own), split(new), strict=True)]
+            its_mean = jnp.concatenate([v.sum(0) for v in arrays]) / length
+            centred = zip(arrays, split(its_mean), split(new), strict=True)
+            apart = [only((v - m) / u, 0, own, 0) for v, m, u in centred]
+            rounded = jnp.concatenate([v.sum(0) for v in apart]) / length * new  # off the mean
+            ahead = (its_mean - mean[0]) + (rounded - mean[1])
             shift, change = split(ahead / new), split(unit / new)
             added = []
             for k, (total, rest) in zip(pairs, products, strict=True):
@@ -102,7 +109,7 @@ class ProductsAboutMeans(Rule):
             return [out.reshape(v.at) for out, v in zip(outs, eqn.outs, strict=True)]
 
         x, axis = eqn.ins[0], axes[0]
-        return Folding(x.at[axis], x.shape[axis], wants, value, Fold(start, step), finish)
+        return Folding(x.at[axis], x.shape[axis], wants, value, Fold(start, step), finish, shares=True)
 
 
 class OutOfUnits(Rule):

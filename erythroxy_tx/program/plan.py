@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from erythroxy_tx.program.blocks import Range
+from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
@@ -219,19 +220,36 @@ class _Planner:
     def _grid_of(self, size: int, dim: Any) -> Grid:
         rows = self.program.rows
         slope = (self.program.symbol.at(dim, 2 * rows) - self.program.symbol.at(dim, rows)) / rows
-        return Grid(size, max(1, math.floor(self.size * slope)) if slope > 0 else max(size, 1))
+        most = max(1, math.floor(self.size * slope)) if slope > 0 else max(size, 1)
+        return Grid(size, max(1, -(-size // -(-size // most))) if size else most)
 
     def plan(self) -> Plan:
         for one in self.passes:
             grid = one.grid
-            if all(isinstance(t, Store) for t in one.tasks) and grid.size > grid.step and grid.tail:
-                overlapping = Pass(dataclasses.replace(grid, overlaps=True), None, one.tasks)
-                kept = self.kept - {t.value for t in one.tasks if isinstance(t, Store)}
-                chunk = overlapping.grid.chunk
-                found = Search(kept, self.kinds, chunk).needs(overlapping.targets(chunk))
-                if not found.carries and not found.long:
-                    one.grid = overlapping.grid
+            shares = all(isinstance(t, Store) or (isinstance(t, Fold) and t.how.shares) for t in one.tasks)
+            if shares and grid.size > grid.step and grid.tail:
+                overlapping = dataclasses.replace(grid, overlaps=True)
+                aligned, found = (self._needed(one, chunk) for chunk in (grid.chunk, overlapping.chunk))
+                if not found.carries and not found.long and _sizes(found) == _sizes(aligned):
+                    one.grid = overlapping
+        return self._ordered()
+
+    def _needed(self, one: Pass, chunk: Range) -> Needs:
+        kept = self.kept - {t.value for t in one.tasks if isinstance(t, Store)}
+        return Search(kept, self.kinds, chunk, functools.partial(self._beside, one.grid)).needs(one.targets(chunk))
+
+    def _ordered(self) -> Plan:
         before: list[list[Step]] = [[] for _ in range(len(self.passes) + 1)]
         for at, step in self.small:
             before[at].append(step)
         return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries)
+
+
+def _sizes(needs: Needs) -> list[tuple[int, ...]]:
+    """How much of each value is computed, step by step."""
+    return [
+        block_shape(v.at, part)
+        for step in needs.steps
+        for v, part in zip(step.eqn.outs, step.given(), strict=True)
+        if part is not None
+    ]

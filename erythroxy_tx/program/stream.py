@@ -128,13 +128,13 @@ class ChunkRun:
             for kept, carry in zip(state["starts"], saved, strict=True)
         ]
         blocks, carries = self._blocks(state, chunk, first, index)
+        grid = self.one.grid
+        own = jnp.arange(grid.step) >= index * grid.step - first if grid.overlaps and self.folds else None
         folds = []
         for task, old in zip(self.folds, state["folds"], strict=True):
             wants = zip(task.eqn.ins, task.how.wants(chunk), strict=True)
-            value = task.how.value(
-                [None if want is None else blocks.part(v, want) for v, want in wants], chunk, blocks.at
-            )
-            folds.append(self.hows[task].step(old, value))
+            ins = [None if want is None else blocks.part(v, want) for v, want in wants]
+            folds.append(self.hows[task].step(old, task.how.value(ins, chunk, blocks.at, own)))
         stores = [
             lax.dynamic_update_slice_in_dim(buffer, blocks.part(*task.targets(chunk)[0]), first, task.axis)
             for task, buffer in zip(self.stores, state["stores"], strict=True)
@@ -160,7 +160,7 @@ class ChunkRun:
             None if want is None else jax.ShapeDtypeStruct(block_shape(v.at, want), v.dtype)
             for v, want in zip(task.eqn.ins, task.how.wants(chunk), strict=True)
         ]
-        return jax.eval_shape(lambda ins: task.how.value(ins, chunk, Blocks(self.there, 0).at), parts)
+        return jax.eval_shape(lambda ins: task.how.value(ins, chunk, Blocks(self.there, 0).at, None), parts)
 
     def _buffer(self, value: Value) -> Any:
         for i, array in enumerate(self.dead):

@@ -26,6 +26,7 @@ from erythroxy_tx.program.rules import RULES
 from erythroxy_tx.program.rules.reductions import Reduction
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
+from erythroxy_tx.program.rules.rule import only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,24 +44,28 @@ class SquaresAboutMean(Reduction):
         def wants(part: Range) -> list[Want | None]:
             return [tuple(part if i == axis else None for i in range(len(source.at)))]
 
-        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
-            x = ins[0]
-            mean = x.mean(axes, keepdims=True)
-            return jnp.int32(part.extent), mean.squeeze(axes), jnp.square(x - mean).sum(axes)
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
+            rows = jnp.int32(part.extent) if own is None else own.sum(dtype=jnp.int32)
+            length = (rows * others).astype(jnp.float32)
+            mean = only(ins[0], axis, own, 0).sum(axes, keepdims=True) / length
+            apart = only(ins[0] - mean, axis, own, 0)
+            rounded = apart.sum(axes) / length  # off the mean, which the difference of two would keep
+            return rows, (mean.squeeze(axes), rounded), jnp.square(apart).sum(axes)
 
         def start(like: Any) -> Any:
-            zero = jnp.zeros(like[1].shape, like[1].dtype)
+            zero = jnp.zeros(like[2].shape, like[2].dtype)
             return jnp.int32(0), (zero, zero), (zero, zero)
 
         def step(state: Any, new: Any) -> Any:
             count, mean, squares = state
             more, its_mean, its_squares = new
-            apart, weight = (its_mean - mean[0]) - mean[1], more / (count + more).astype(jnp.float32)
+            apart = (its_mean[0] - mean[0]) + (its_mean[1] - mean[1])
+            weight = more / (count + more).astype(jnp.float32)
             squares = compensated(squares, its_squares + apart * apart * (count * weight * others))
             return count + more, compensated(mean, apart * weight), squares
 
         fold = Fold(start, step, lambda state: evaluated(state[2]))
-        return Folding(source.at[axis], source.shape[axis], wants, value, fold)
+        return Folding(source.at[axis], source.shape[axis], wants, value, fold, shares=True)
 
 
 def merged(program: Program) -> Program:

@@ -121,7 +121,7 @@ class ChunkArg(ArgReduction):
 
     def fold(self, eqn):
         right = super().fold(eqn)
-        return dataclasses.replace(right, value=lambda ins, part, at: right.value(ins, part, lambda start: 0))
+        return dataclasses.replace(right, value=lambda ins, part, at, own: right.value(ins, part, lambda start: 0, own))
 
 
 class LastArg(ArgReduction):
@@ -167,11 +167,19 @@ class Unweighted(variance.SquaresAboutMean):
     def fold(self, eqn):
         right = super().fold(eqn)
 
-        def value(ins, part, at):
-            _, mean, squares = right.value(ins, part, at)
+        def value(ins, part, at, own):
+            _, mean, squares = right.value(ins, part, at, own)
             return jnp.int32(1), mean, squares
 
         return dataclasses.replace(right, value=value)
+
+
+class CountedTwice(Reduction):
+    """A chunk adds up all of its rows, those of the one before it too."""
+
+    def fold(self, eqn):
+        right = super().fold(eqn)
+        return dataclasses.replace(right, value=lambda ins, part, at, own: right.value(ins, part, at, None))
 
 
 class Unmoved(covariance.ProductsAboutMeans):
@@ -180,8 +188,9 @@ class Unmoved(covariance.ProductsAboutMeans):
     def fold(self, eqn):
         right = super().fold(eqn)
 
-        def value(ins, part, at):
-            return [block - block.mean(0) for block in right.value(ins, part, at)]
+        def value(ins, part, at, own):
+            rows, own, blocks = right.value(ins, part, at, own)
+            return rows, own, [block - block.mean(0) for block in blocks]
 
         return dataclasses.replace(right, value=value)
 
@@ -340,5 +349,14 @@ FAULTS = [
         planted(streamed(halo_forgotten), lambda x: (x * 2)[1:] - (x * 2)[:-1]),
         LONG,
     ),
-    Case("a shorter last chunk dropped", planted(streamed(tail_dropped), lambda x: x.sum(0)), FLOATS),
+    Case(
+        "a shorter last chunk dropped",
+        planted(streamed(tail_dropped), lambda x: (x.sum(0), jnp.cumsum(x, 0)[-1])),
+        FLOATS,
+    ),
+    Case(
+        "rows that two chunks have counted twice",
+        planted(streamed(with_rule("reduce_sum", CountedTwice())), lambda x: x.sum(0)),
+        FLOATS,
+    ),
 ]

@@ -292,7 +292,7 @@ class Scatter(Rule):
             updates.at[axis],
             updates.shape[axis],
             wants,
-            lambda ins, part, at: (ins[1], ins[2]),  # noqa: ARG005
+            lambda ins, part, at, own: (ins[1], ins[2]),  # noqa: ARG005
             fold,
             start=lambda free: free[0],
             ordered=eqn.name == "scatter",

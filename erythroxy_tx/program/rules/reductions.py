@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -22,6 +23,7 @@ from erythroxy_tx.program.rules.rule import Folding
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
 from erythroxy_tx.program.rules.rule import bound
+from erythroxy_tx.program.rules.rule import only
 
 _XOR = Fold(lambda like: jnp.zeros(like.shape, like.dtype), lambda total, value: total ^ value)
 _NUMBERS = {name: Fold(FOLDS[name].start, FOLDS[name].step) for name in ("max", "min", "prod")}
@@ -37,7 +39,7 @@ _HOW = {
 class Reduction(Rule):
     """`out = op over axes of x`."""
 
-    ordered = False
+    ordered, shares = False, True
 
     def kind(self, eqn: Equation) -> Kind:
         reduced = set(eqn.params["axes"]) & set(eqn.ins[0].rows)
@@ -76,6 +78,7 @@ class Reduction(Rule):
             self._how(eqn),
             self._finish(eqn),
             ordered=self.ordered,
+            shares=self.shares,
         )
 
     def _how(self, eqn: Equation) -> Fold:
@@ -86,12 +89,15 @@ class Reduction(Rule):
             return Fold(lambda like: jnp.full(like.shape, full).astype(like.dtype), op)
         return _HOW[eqn.name]
 
-    def _value(self, eqn: Equation) -> Callable[[list[Any], Range, At], Any]:
-        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
+    def _value(self, eqn: Equation) -> Callable[[list[Any], Range, At, Any], Any]:
+        axis, start = self._cut(eqn), self._how(eqn).start
+
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
             x = ins[0]
             if eqn.name in ("reduce_sum", "reduce_prod"):
                 x = x.astype(wide(x.dtype))
-            return bound(eqn, [x])[0]
+            fill = None if own is None else start(jax.ShapeDtypeStruct((), x.dtype))
+            return bound(eqn, [only(x, axis, own, fill)])[0]
 
         return value
 
@@ -118,7 +124,7 @@ class Variadic(Rule):
 class ArgReduction(Reduction):
     """The position of an extreme: the first of equal ones, and a NaN before any number."""
 
-    ordered = True
+    ordered, shares = True, False
 
     def _how(self, eqn: Equation) -> Fold:
         better: Any = jnp.greater if eqn.name == "argmax" else jnp.less
@@ -134,10 +140,10 @@ class ArgReduction(Reduction):
 
         return Fold(lambda like: tuple(jnp.zeros(x.shape, x.dtype) for x in like), step)
 
-    def _value(self, eqn: Equation) -> Callable[[list[Any], Range, At], Any]:
+    def _value(self, eqn: Equation) -> Callable[[list[Any], Range, At, Any], Any]:
         axis = self._cut(eqn)
 
-        def value(ins: list[Any], part: Range, at: At) -> Any:
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
             found = bound(eqn, ins)[0]
             values = jnp.take_along_axis(ins[0], jnp.expand_dims(found, axis), axis=axis).squeeze(axis)
             return values, found + jnp.asarray(at(part.start), found.dtype), jnp.ones(found.shape, bool)
@@ -190,12 +196,13 @@ class Dot(Rule):
                 for want, axis in zip(found, (a, b), strict=True)
             ]
 
-        def value(ins: list[Any], part: Range, at: At) -> Any:  # noqa: ARG001
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
+            ins = [only(x, axis, own, 0) for x, axis in zip(ins, (a, b), strict=True)]
             return bound(eqn, ins, preferred_element_type=jnp.dtype(wide(out.dtype)))[0]
 
         dim = eqn.ins[0].shape[a] if a in eqn.ins[0].rows else eqn.ins[1].shape[b]
         how = FOLDS["any"] if out.dtype == bool else ADD
-        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)])
+        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)], shares=True)
 
 
 class Running(Rule):

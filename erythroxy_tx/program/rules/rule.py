@@ -9,6 +9,8 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.blocks import Range
@@ -97,7 +99,8 @@ class Folding:
     """A reduction over rows, one chunk at a time.
 
     - `size`, `dim`: the length of the axis that is cut, for the rows at hand and with the unknown.
-    - `wants`: the part of each input for a range of that axis. `value`: what a chunk gives.
+    - `wants`: the part of each input for a range of that axis. `value(inputs, rows, at, own)`: what a chunk gives.
+    - `shares`: whether a chunk may have rows that another had before it: `own` tells its own, None that all are.
     - `fold`: how chunks come together. `finish`: the outputs from what was folded.
     - `start`: what it starts from, given the inputs that have no rows; by default the fold's own.
     - `ordered`: whether chunks have to come in order.
@@ -106,11 +109,19 @@ class Folding:
     size: int
     dim: Any
     wants: Callable[[Range], list[Want | None]]
-    value: Callable[[list[Any], Range, At], Any]
+    value: Callable[[list[Any], Range, At, Any], Any]
     fold: Fold
     finish: Callable[[Any], list[Any]] = lambda folded: [folded]
     start: Callable[[list[Any]], Any] | None = None
     ordered: bool = False
+    shares: bool = False
+
+
+def only(x: Any, axis: int, own: Any, fill: Any) -> Any:
+    """The rows of a chunk that are its own, and a number in place of the others."""
+    if own is None:
+        return x
+    return jnp.where(own.reshape([-1 if i == axis else 1 for i in range(x.ndim)]), x, jnp.asarray(fill, x.dtype))
 
 
 def bound(eqn: Equation, ins: list[Any], **changed: Any) -> list[Any]:

@@ -158,7 +158,7 @@ class Convolution(Rule):
             rows = tuple(within(source(part), size) if i == left else None for i in range(len(eqn.ins[0].at)))
             return [rows, tuple(part if i == right else None for i in range(len(eqn.ins[1].at)))]
 
-        def value(ins: list[Any], part: Range, at: At) -> Any:
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
             if k is None:
                 return bound(eqn, ins, preferred_element_type=kind)[0]
             x = spread(ins[0], left, source(part), size, 0, at)
