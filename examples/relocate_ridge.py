@@ -25,7 +25,6 @@ HORIZONS = 10  # days
 CLOSE = 3  # of open, high, low, close, volume
 ANCHOR = np.array([CLOSE, CLOSE, CLOSE, CLOSE, 4])  # each channel is relative to the last value of this one
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)  # against a Gram matrix with ones on its diagonal
-APART = 2 * HORIZONS * HORIZONS  # rows of ten days: a target may fall due so many rows later
 
 
 class Problem(NamedTuple):
@@ -53,10 +52,13 @@ def problem(*, every: int = 1, columns: int = 1024) -> Problem:
     return Problem(base, projection.astype(np.float32), rows.astype(np.int32))
 
 
-def split(n):
-    """Seven tenths of the rows to fit, one to choose the penalty, two to test: no target crosses into the next part."""
+def split(n, base):
+    """Seven tenths of the rows to fit, one to choose the penalty, two to test; between them, the rows of ten days are
+    left out, so that no target falls due in the next part.
+    """
+    apart = n * HORIZONS // (base.shape[1] - WINDOW - HORIZONS + 1) + 1
     first, second = n * 7 // 10, n * 8 // 10
-    return slice(0, first - APART), slice(first, second - APART), slice(second, n)
+    return slice(0, first - apart), slice(first, second - apart), slice(second, n)
 
 
 def returns(base, rows):
@@ -78,7 +80,7 @@ def fit_numpy(base, projection, rows):
     h = windows.reshape(len(rows), -1) @ projection[:-1] + horizon[:, None] / HORIZONS * projection[-1]
     h, y = np.tanh(h), returns(base, rows)
 
-    train, valid, test = split(len(rows))
+    train, valid, test = split(len(rows), base)
     n, mean = train.stop, y[train].mean()
     h = (h - h[train].mean(0)) / h[train].std(0)
     gram, moment = h[train].T @ h[train] / n, h[train].T @ (y[train] - mean) / n
@@ -114,7 +116,7 @@ def ridge(gram, moment):
 def fit(base, projection, rows):
     h, y = features(base, projection, rows), returns(base, rows)
 
-    train, valid, test = split(rows.shape[0])
+    train, valid, test = split(rows.shape[0], base)
     n, mean = train.stop, y[train].mean()
     h = (h - h[train].mean(0)) / h[train].std(0)
     weights = ridge(h[train].T @ h[train] / n, h[train].T @ (y[train] - mean) / n)

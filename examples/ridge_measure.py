@@ -36,7 +36,7 @@ def main(version: str, folder: Path, problem: ridge.Problem) -> None:
 def numpy_figures(problem: ridge.Problem) -> tuple[dict[str, Any], np.ndarray]:
     say("fitting, once")
     result, figures = first_call(ridge.fit_numpy, problem)
-    train, _, test = ridge.split(len(problem.rows))
+    train, _, test = ridge.split(len(problem.rows), problem.base)
     returns = ridge.returns(problem.base.astype(np.float64), problem.rows)
     truth, drift = returns[test], returns[train].mean()
     figures |= {

@@ -170,9 +170,9 @@ def sentence(figures: dict[str, dict[str, Any]], claims: list[Claim], quick: boo
             f"{time:.2f} times its time"
         )
     return (
-        f"{proved}; not proved: that prices can be forecast (with the penalty {numpy['penalty']:g} chosen on "
-        f"2013-2014, the squared error on 2015-2018 is {against(numpy, 'error_zero')} that of forecasting no "
-        f"change, and {against(numpy, 'error_drift')} that of forecasting the mean of 1999-2012), {unproved}."
+        f"{proved}; not proved: that prices can be forecast (with the penalty {numpy['penalty']:g}, the squared error "
+        f"on the last fifth of the days is {against(numpy, 'error_zero')} that of forecasting no change, and "
+        f"{against(numpy, 'error_drift')} that of forecasting the mean of the first seven tenths), {unproved}."
     )
 
 

@@ -56,7 +56,7 @@ def test_three_versions_agree(ridge, quick) -> None:
 
 
 def test_the_stack_reads_from_the_check_inwards(ridge, report) -> None:
-    assert [each.name for each in tx.stack(ridge.fit)] == ["tx.assert_relocation", "tx.vram_resident"]
+    assert [each.name for each in tx.stack(ridge.fit)] == ["tx.assert_relocation", "tx.vram_resident", "tx.chunked"]
     assert ridge.fit.rtol == report.FURTHEST
     assert tx.unwrap(ridge.fit).__name__ == "fit"
 
@@ -80,19 +80,24 @@ def test_the_second_call_compiles_nothing(ridge, measure, quick) -> None:
 
 
 def test_the_stream_needs_a_chunk_of_memory(ridge) -> None:
-    problem = ridge.problem(every=8, columns=32)
+    problem = ridge.problem(every=4, columns=32)
     compiled = (fit.lower(*problem).compile() for fit in (ridge.fit_one_shot, ridge.fit))
     one_shot, decorated = (program.memory_analysis().temp_size_in_bytes for program in compiled)
-    assert one_shot > len(problem.train) * ridge.WINDOW * 5 * 4
+    assert one_shot > len(problem.rows) * ridge.WINDOW * 5 * 4
     assert decorated < one_shot / 3
+
+
+def test_each_feature_is_computed_once(ridge) -> None:
+    said = str(tx.explain(ridge.fit, *ridge.problem(every=8, columns=32)))
+    assert "3 passes over the rows; computes 1.0 times what one-shot does" in said
 
 
 def test_no_row_looks_ahead(ridge) -> None:
     problem = ridge.problem(columns=2)
-    splits = (problem.train, problem.valid, problem.test)
-    for earlier, later in itertools.pairwise(splits):
+    parts = [problem.rows[part] for part in ridge.split(len(problem.rows), problem.base)]
+    for earlier, later in itertools.pairwise(parts):
         assert (earlier[:, 1] + earlier[:, 2]).max() < later[:, 1].min()
-    row = problem.test[:1]
+    row = parts[-1][:1]
     future = problem.base.copy()
     future[:, row[0, 1] + 1 :] += 1.0
     bases = map(jnp.asarray, (problem.base, future))
@@ -118,7 +123,7 @@ def test_the_quick_demo_reports(report, measure, quick, tmp_path, monkeypatch, c
     assert report.main(["--quick", "--png", str(tmp_path / "memory.png")]) == 0
     printed = capsys.readouterr().out
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
-    said = ("host peak", "tx.assert_relocation: fit: ", "Proved on this machine, for 1907 rows", "not proved:")
+    said = ("host peak", "tx.assert_relocation: fit: ", "Proved on this machine, for 1908 rows", "not proved:")
     for text in (*measure.VERSIONS, *said):
         assert text in printed
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "_compat": {"errors"},
     "core": CORE,
     "program": PROGRAM,
-    "transforms": PROGRAM,
+    "transforms": PROGRAM | {"host"},
     "audit": PROGRAM | {"audit"},
     "explain": PROGRAM | {"explain"},
     "host": {"errors", "host"},

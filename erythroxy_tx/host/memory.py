@@ -86,7 +86,7 @@ class MemoryTrace:
         self.bytes.append(rss())
 
 
-def _return_freed() -> None:
+def return_freed() -> None:
     """Give freed memory back to the system, where the allocator can be asked to (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
@@ -121,7 +121,7 @@ class HighWater:
         with _lock:
             for other in _open:
                 other._peak = other.peak
-            _return_freed()
+            return_freed()
             self.how = "VmHWM" if _reset_mark() else "sampled"
             self.start = self._peak = rss()
             if self.how == "sampled":

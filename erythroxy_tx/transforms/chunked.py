@@ -25,6 +25,7 @@ from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
 from erythroxy_tx.program.bounds import relative_bounds
@@ -238,7 +239,9 @@ class Chunked(Transform):
                 again = call.on(dynamic)
                 return self._run_call(again, self._cut(again, size))
 
-            return ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
+            found = ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
+            return_freed()  # by the compiler, which the next compile would add to
+            return found
 
         size, total = largest_fitting(sizes(call.length), bytes_of, self.budget or 0, call.label)
         return self._cut(call, size, total)
