@@ -180,7 +180,25 @@ class _Builder:
             again = batched_by_row(name, eqn.params, ins)
             if again is not None:
                 return self._made(eqn.primitive, *again, [v.aval for v in eqn.outvars])
+        if name == "transpose" and (turned := self._turned(eqn, ins[0])) is not None:
+            return turned
         return self._folded(eqn, ins) or self._added(eqn, ins)
+
+    def _turned(self, eqn: Any, source: Value) -> list[Value] | None:
+        """The transpose of a product of two matrices as the product of the second and the first, which is how one is
+        added up: the gradient of `x @ w` with respect to w.
+        """
+        dot = source.maker
+        if dot is None or dot.name != "dot_general":
+            return None
+        ((left, right), batch), precision = dot.params["dimension_numbers"], dot.params["precision"]
+        first = len(dot.ins[0].at) - len(left)
+        order = (*range(first, len(source.at)), *range(first))
+        alike = precision is None or (isinstance(precision, tuple) and precision[0] == precision[1])
+        if not alike or batch != ((), ()) or tuple(eqn.params["permutation"]) != order:
+            return None
+        params = dot.symbolic | {"dimension_numbers": ((right, left), batch)}
+        return self._made(dot.primitive, params, dot.ins[::-1], [eqn.outvars[0].aval])
 
     def _split(self, eqn: Any, source: Value) -> list[Value]:
         """Each part as a slice of its own."""
