@@ -24,6 +24,7 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import plan_call
@@ -212,9 +213,15 @@ class Chunked(Transform):
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
         call = self._call(args, kwargs)
         plan = self._plan(call)
-        if self.out is not None or plan.one:
-            return [str(plan)]
-        return [str(plan), *told(plan_call(call, plan.size, self._allowed(call)))]
+        passes = [] if self.out is not None or plan.one else told(plan_call(call, plan.size, self._allowed(call)))
+        return [str(plan), *passes, *([] if plan.one else self._compared(call, plan))]
+
+    def _compared(self, call: RowCall, plan: Chunks) -> list[str]:
+        """The bytes of one piece beside those of chunks."""
+        chunks, piece = self._bytes(call, plan.size), self._bytes(call, call.length)
+        lines = [f"in one piece it takes {format_bytes(piece.total)}, in chunks {format_bytes(chunks.total)}"]
+        more = ["warning: chunks save nothing here"] if chunks.total >= piece.total else []
+        return lines + more
 
     def _kinds(self, call: RowCall) -> list[str]:
         assert self.out is not None
@@ -228,23 +235,27 @@ class Chunked(Transform):
         return self._cut(call, size)
 
     def _cut(self, call: RowCall, size: int, total_bytes: int | None = None) -> Chunks:
+        if self.out is None and call.length > size:
+            size = -(-call.length // -(-call.length // size))  # equally long
         only_rows = self.out is not None and call.length > size and set(self._kinds(call)) == {"rows"}
         return Chunks(call.length, size, overlaps=only_rows, total_bytes=total_bytes)
 
     def _largest(self, call: RowCall) -> Chunks:
         """The plan of the largest chunk that fits, found by compiling on abstract shapes."""
-
-        def bytes_of(size: int) -> ProgramBytes:
-            def program(*dynamic: Any) -> Any:
-                again = call.on(dynamic)
-                return self._run_call(again, self._cut(again, size))
-
-            found = ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
-            return_freed()  # by the compiler, which the next compile would add to
-            return found
-
+        bytes_of = functools.partial(self._bytes, call)
         size, total = largest_fitting(sizes(call.length), bytes_of, self.budget or 0, call.label)
         return self._cut(call, size, total)
+
+    def _bytes(self, call: RowCall, size: int) -> ProgramBytes:
+        """What the program of a chunk size takes."""
+
+        def program(*dynamic: Any) -> Any:
+            again = call.on(dynamic)
+            return self._run_call(again, self._cut(again, size))
+
+        found = ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
+        return_freed()  # by the compiler, which the next compile would add to
+        return found
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call, loose = self._call(args, kwargs), AsAccurate(4)

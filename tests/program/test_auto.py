@@ -140,3 +140,11 @@ def test_explain() -> None:
     for part in ("23 rows in 5 chunks of 5", "2 passes", "pass 1", "adds up reduce_sum → f32[4]", "warning: f32[n,n]",
                  "writes the result f32[n,4]", "arguments 16*n", "result[0]: ", "compiled: "):  # fmt: skip
         assert part in told
+
+
+def test_explain_tells_what_chunks_save() -> None:
+    x = jnp.ones((4096, 32))
+    told = str(tx.explain(tx.chunked(lax.map, size=64)(lambda x: jnp.tanh(x).T @ jnp.tanh(x)), x))
+    assert "in one piece it takes 1.0 MiB, in chunks" in told
+    assert "save nothing" not in told
+    assert "chunks save nothing here" in str(tx.explain(tx.chunked(lax.map, size=64)(lambda x: jnp.sort(x, 0)), x))
