@@ -9,8 +9,6 @@ from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
-from erythroxy_tx.program import covariance
-from erythroxy_tx.program import variance
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import flatten
@@ -54,13 +52,13 @@ def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
 def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
     """The plan by which `run_auto` runs a call."""
     traced, _ = traced_call(call)
-    return planned(traced.flat, size, allowed, call.label)
+    return planned(traced.program, size, allowed, call.label)
 
 
 def planned(program: Program, size: int, allowed: int | None, label: str) -> Plan:
     """The plan of a flat program."""
     try:
-        return cheapest_plan(covariance.merged(variance.merged(program)), size, allowed)
+        return cheapest_plan(program, size, allowed)
     except (RowMixingError, BudgetError) as error:
         raise type(error)(f"{label} got {error}") from None
 

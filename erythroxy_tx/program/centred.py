@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import GatherScatterMode
 
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Value
@@ -60,6 +61,8 @@ def mean_of(value: Value, axes: tuple[int, ...]) -> Value | None:
             on = [on[i] for i in eqn.params["broadcast_dimensions"]]
         elif eqn.name in ("reshape", "squeeze"):
             sizes = eqn.ins[0].at
+            if eqn.name == "reshape" and eqn.params["dimensions"] is not None:  # it is turned before
+                return None
             if [size for size in sizes if size != 1] != [size for size in value.at if size != 1]:
                 return None
             long = iter([axis for axis, size in zip(on, value.at, strict=True) if size != 1])
@@ -113,9 +116,12 @@ def _is_cut(x: Value, source: Value, cut: Equation) -> bool:
 
 
 def _cuts_rows(eqn: Equation, axis: int) -> bool:
-    """Whether an equation gives some rows of its input, one after the other."""
-    if eqn.name == "gather" and (eqn.ins[1].at != (1,) or eqn.params["dimension_numbers"].start_index_map != (axis,)):
-        return False
+    """Whether an equation gives some rows of its input, one after the other, and nothing else."""
+    if eqn.name == "gather":
+        how, inside = eqn.params["dimension_numbers"], eqn.params["mode"] == GatherScatterMode.PROMISE_IN_BOUNDS
+        in_order = how.offset_dims == tuple(range(len(eqn.outs[0].at))) and how.start_index_map == (axis,)
+        if eqn.ins[1].at != (1,) or not in_order or not inside:
+            return False
     alike = len(eqn.ins[0].at) == len(eqn.outs[0].at) and _others(eqn.ins[0], axis) == _others(eqn.outs[0], axis)
     return eqn.name in ("slice", "dynamic_slice", "gather") and alike
 

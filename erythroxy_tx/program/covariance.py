@@ -32,6 +32,7 @@ from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
 from erythroxy_tx.program.folds import evaluated
+from erythroxy_tx.program.rows import live
 from erythroxy_tx.program.rules import RULES
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
@@ -88,17 +89,19 @@ class ProductsAboutMeans(Rule):
             more_rows, own, arrays = chunk
             rows, length = count + more_rows, more_rows.astype(jnp.float32)
             weight = length / rows.astype(jnp.float32)
-            new = jnp.maximum(unit, _power_of_two(jnp.concatenate([jnp.abs(v).max(0) for v in arrays])))
             its_mean = jnp.concatenate([v.sum(0) for v in arrays]) / length
-            centred = zip(arrays, split(its_mean), split(new), strict=True)
-            apart = [only((v - m) / u, 0, own, 0) for v, m, u in centred]
-            rounded = jnp.concatenate([v.sum(0) for v in apart]) / length * new  # off the mean
-            ahead = (its_mean - mean[0]) + (rounded - mean[1])
-            shift, change = split(ahead / new), split(unit / new)
+            apart = [only(v - m, 0, own, 0) for v, m in zip(arrays, split(its_mean), strict=True)]
+            far = jnp.concatenate([jnp.abs(v).max(0) for v in apart])
+            moved = jnp.where(count == 0, 0, its_mean - mean[0])
+            new = jnp.maximum(unit, _power_of_two(jnp.maximum(far, jnp.abs(moved))))
+            apart = [v / each for v, each in zip(apart, split(new), strict=True)]
+            rounded = jnp.concatenate([v.sum(0) for v in apart]) / length  # off the mean, in the new unit
+            ahead = (its_mean - mean[0]) + (rounded * new - mean[1])
+            shift, change, off = map(split, (jnp.where(count == 0, 0, ahead) / new, unit / new, rounded))
             added = []
             for k, (total, rest) in zip(pairs, products, strict=True):
                 more = lax.dot_general(apart[0], apart[k], (((0,), (0,)), ((), ())), precision=precision)
-                more += jnp.outer(shift[0], shift[k]) * (count * weight)
+                more += jnp.outer(shift[0], shift[k]) * (count * weight) - jnp.outer(off[0], off[k]) * length
                 left, right = change[0][:, None], change[k]
                 old = total * left * right, rest * (left * right)  # alike, XLA's CPU would write both down beside it
                 added.append(compensated(old, more))
@@ -131,8 +134,10 @@ class OutOfUnits(Rule):
             rows.append(side.applied(unit, own).squeeze(places.index(side.axis)))
             free = [i for i in range(len(places)) if i != side.axis]
             order += [free.index(i) + k * units[0].ndim for i in places if i != side.axis]
-        left, right = rows
-        return [jnp.transpose(products, order) * left.reshape(*left.shape, *[1] * right.ndim) * right]
+        left, right = rows[0].reshape(*rows[0].shape, *[1] * rows[1].ndim), rows[1]
+        known = jnp.isfinite(left) & jnp.isfinite(right)  # infinities of both signs add up to no number
+        (left, by), (right, times) = jnp.frexp(left), jnp.frexp(right)  # one may be huge where the other is tiny
+        return [jnp.where(known, jnp.ldexp(jnp.transpose(products, order) * left * right, by + times), jnp.nan)]
 
     def whole(self, eqn: Equation, ins: list[Any], run: Any) -> list[Any]:  # noqa: ARG002
         return self.block(eqn, None, ins, lambda start: start.known)  # no factor, or a number
@@ -155,11 +160,14 @@ def _power_of_two(number: Any) -> Any:
 def merged(program: Program) -> Program:
     """The program with each product of what is centred, contracted over rows, summed about the means."""
     levels = _levels(program)
+    found = [_Product(eqn, *sides) for eqn in program.equations if (sides := _sides(eqn)) is not None]
+    found = [p for p in found if max(levels[p.left.x], levels[p.right.x]) < max(levels[v] for v in p.eqn.ins)]
+    others = set(live(program)) - {p.eqn for p in found}
+    passes = {levels[v] for eqn in others for v in eqn.outs if _is_reduction(eqn)}  # those that are taken anyway
     groups: dict[tuple[Value, Any], list[_Product]] = {}
-    for eqn in program.equations:
-        sides = _sides(eqn)
-        if sides is not None and max(levels[s.x] for s in sides) < max(levels[v] for v in eqn.ins):
-            groups.setdefault((sides[0].x, eqn.params["precision"]), []).append(_Product(eqn, *sides))
+    for product in found:
+        if levels[product.eqn.outs[0]] not in passes:
+            groups.setdefault((product.left.x, product.eqn.params["precision"]), []).append(product)
     before: dict[Equation, Equation] = {}
     for (x, _), products in groups.items():
         with_itself = any(p.right.x is x for p in products)
@@ -216,13 +224,18 @@ def _levels(program: Program) -> dict[Value, int]:
     found = dict.fromkeys(program.ins, 0)
     for eqn in program.equations:
         level = max((found.setdefault(v, 0) for v in eqn.ins), default=0)
-        for value in eqn.outs:
-            found[value] = level + (not value.rows and any(v.rows for v in eqn.ins))
+        found |= dict.fromkeys(eqn.outs, level + _is_reduction(eqn))
     return found
 
 
+def _is_reduction(eqn: Equation) -> bool:
+    return any(v.rows for v in eqn.ins) and not any(v.rows for v in eqn.outs)
+
+
 def _sides(eqn: Equation) -> tuple[Centred, Centred] | None:
-    """The two operands of a product that is contracted over rows alone, at least one of which is centred."""
+    """The two operands of a product that is contracted over rows alone, both less their means: about its mean, a
+    column with an infinity would be NaN.
+    """
     if eqn.name != "dot_general":
         return None
     (left, right), batch = eqn.params["dimension_numbers"]
@@ -231,11 +244,8 @@ def _sides(eqn: Equation) -> tuple[Centred, Centred] | None:
         return None
     if any(v.rows != axes for v, axes in zip(eqn.ins, (left, right), strict=True)):
         return None
-    sides = [centred(v) for v in eqn.ins]
-    if sides == [None, None]:
-        return None
-    first, second = (side or Centred(v, v.rows[0]) for side, v in zip(sides, eqn.ins, strict=True))
-    return first, second
+    first, second = (centred(v) for v in eqn.ins)
+    return None if first is None or second is None else (first, second)
 
 
 RULES |= {

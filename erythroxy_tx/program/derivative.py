@@ -44,7 +44,7 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
 
     @jax.custom_vjp
     def streamed(args: Leaves) -> Leaves:
-        return batched_together(run(trace.flat, args), args)
+        return batched_together(run(trace.program, args), args)
 
     def forward(args: Leaves) -> tuple[Leaves, Any]:
         flags = Flags(tuple(x.perturbed for x in args))
@@ -53,7 +53,7 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
             return streamed(values), (values, [], flags)
         if wanted not in halves:
             joint = _vjp(trace, list(wanted), smooth, label, with_results=True)
-            halves[wanted] = cut(joint.flat, len(args), len(avals))
+            halves[wanted] = cut(joint.program, len(args), len(avals))
 
         def quickly(values: Leaves, _: Leaves) -> Leaves:
             return batched_together(run(halves[wanted].forward, values), values)

@@ -17,6 +17,8 @@ import jax
 
 from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program import covariance
+from erythroxy_tx.program import variance
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.symbol import Symbol
@@ -49,6 +51,11 @@ class Trace:
     def flat(self) -> Program:
         """The program as a flat list of equations."""
         return flatten(self.closed, self.symbol, self.rows)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """That, with what is about a mean taken in one way over the rows: what is planned."""
+        return covariance.merged(variance.merged(self.flat))
 
     @property
     def types(self) -> list[Any]:

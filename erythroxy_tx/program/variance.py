@@ -50,7 +50,7 @@ class SquaresAboutMean(Reduction):
             mean = only(ins[0], axis, own, 0).sum(axes, keepdims=True) / length
             apart = only(ins[0] - mean, axis, own, 0)
             rounded = apart.sum(axes) / length  # off the mean, which the difference of two would keep
-            return rows, (mean.squeeze(axes), rounded), jnp.square(apart).sum(axes)
+            return rows, (mean.squeeze(axes), rounded), jnp.square(apart).sum(axes) - rounded * (rounded * length)
 
         def start(like: Any) -> Any:
             zero = jnp.zeros(like[2].shape, like[2].dtype)
@@ -61,7 +61,7 @@ class SquaresAboutMean(Reduction):
             more, its_mean, its_squares = new
             apart = (its_mean[0] - mean[0]) + (its_mean[1] - mean[1])
             weight = more / (count + more).astype(jnp.float32)
-            squares = compensated(squares, its_squares + apart * apart * (count * weight * others))
+            squares = compensated(squares, its_squares + apart * (apart * (count * weight * others)))
             return count + more, compensated(mean, apart * weight), squares
 
         fold = Fold(start, step, lambda state: evaluated(state[2]))

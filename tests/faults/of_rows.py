@@ -328,7 +328,7 @@ FAULTS = [
     ),
     Case(
         "products about the mean of each chunk",
-        planted(streamed(with_rule("products_about_means", Unmoved())), lambda x: (x - x.mean(0)).T @ x),
+        planted(streamed(with_rule("products_about_means", Unmoved())), lambda x: (x - x.mean(0)).T @ (x - x.mean(0))),
         FLOATS,
     ),
     Case(

@@ -148,3 +148,9 @@ def test_explain_tells_what_chunks_save() -> None:
     assert "in one piece it takes 1.0 MiB, in chunks" in told
     assert "save nothing" not in told
     assert "chunks save nothing here" in str(tx.explain(tx.chunked(lax.map, size=64)(lambda x: jnp.sort(x, 0)), x))
+
+
+@pytest.mark.parametrize("size", [10, 16])
+def test_narrow_products_at_any_size(size: int) -> None:
+    x = jnp.asarray(RNG.normal(size=(64, 4)), jnp.bfloat16)
+    np.testing.assert_allclose(streamed(lambda x: x.T @ x, size=size)(x), x.T @ x, rtol=2e-2)

@@ -20,6 +20,16 @@ def half(x):
     return x[: x.shape[0] // 2]
 
 
+def filled(x):
+    how = lax.GatherDimensionNumbers((0, 1), (), (0,))
+
+    def cut(x):
+        return lax.gather(x, jnp.array([5]), how, (x.shape[0] - 1, 4), mode="fill", fill_value=7.0)
+
+    apart = cut(x - cut(x).mean(0))
+    return apart.T @ apart
+
+
 FORWARD = {
     "a prefix of a running sum": (lambda x: half(jnp.cumsum(x)), X),
     "a prefix of a reverse running sum": (lambda x: lax.cumsum(x, reverse=True)[:-1], X),
@@ -46,6 +56,12 @@ FORWARD = {
     "each row picks from itself": (lambda x: jnp.tanh(x)[jnp.arange(x.shape[0]), jnp.argmax(x, 1)], WIDE),
     "each row adds to itself": (lambda x: x.at[jnp.arange(x.shape[0]), jnp.argmax(x, 1)].add(1), WIDE),
     "squares about means of another axis": (lambda x: ((x - x.mean((0, 1))[:, None]) ** 2).sum((0, 1)), CUBE),
+    "squares about means that are turned": (
+        lambda x: ((x - lax.reshape(x.mean(0), (2, 2), dimensions=(1, 0))) ** 2).sum(0),
+        CUBE,
+    ),
+    "the variance of numbers whose square overflows": (lambda x: x.var(0), jnp.arange(8.0) * 2.0**50 + 2.0**65),
+    "products about the mean of what was filled in": (filled, WIDE),
     "a scan over a number of rows": (lambda x: x + lax.fori_loop(0, x.shape[0], lambda i, c: c * 0.9 + i, 0.0), X),
 }  # fmt: skip
 
@@ -148,3 +164,10 @@ def test_a_decision_by_a_float() -> None:
     fn = lambda x: x * (2.0 if x.shape[0] == 23.0 and 22.5 < x.shape[0] <= 23.5 else 3.0)  # noqa: E731
     np.testing.assert_allclose(tx.chunked(lax.map, size=5)(fn)(WIDE), 2 * WIDE)
     np.testing.assert_allclose(tx.chunked(lax.map, size=5)(fn)(WIDE[:9]), 3 * WIDE[:9])
+
+
+@pytest.mark.parametrize("fn", [lambda x: x * x[0], lambda x: x[-1] - x, lambda x: lax.dynamic_slice_in_dim(x, 3, 6)])
+def test_a_row_in_float64(fn) -> None:
+    with jax.enable_x64(True):  # noqa: FBT003
+        x = jnp.asarray(np.arange(8.0))
+        np.testing.assert_array_equal(tx.chunked(lax.map, size=3)(fn)(x), fn(x))

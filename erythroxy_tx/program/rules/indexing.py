@@ -53,7 +53,7 @@ class DynamicSlice(Rule):
     def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:  # noqa: ARG002
         parts = self.wants(eqn, request)[0] or ()
         sizes = out_shape(eqn, request)
-        starts = [0 if part is not None else as_index(start) for part, start in zip(parts, ins[1:], strict=True)]
+        starts = [as_index(0 if part else start) for part, start in zip(parts, ins[1:], strict=True)]
         return [lax.dynamic_slice(ins[0], starts, sizes)]
 
     def kind(self, eqn: Equation) -> Kind:
@@ -101,7 +101,7 @@ class DynamicUpdate(Rule):
         for axis, part in moved.items():
             update = spread(update, axis, part, eqn.ins[1].at[axis], jnp.zeros((), update.dtype), at)
             inside = inside & _inside(part, eqn.ins[1].at[axis], axis, operand.ndim, at)
-        starts = [0 if request[i] is not None else as_index(s) for i, s in enumerate(starts)]
+        starts = [as_index(0 if request[i] else s) for i, s in enumerate(starts)]
         updated = lax.dynamic_update_slice(operand, update, starts)
         return [jnp.where(inside, updated, operand) if moved else updated]
 

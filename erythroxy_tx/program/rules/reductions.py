@@ -202,7 +202,8 @@ class Dot(Rule):
 
         dim = eqn.ins[0].shape[a] if a in eqn.ins[0].rows else eqn.ins[1].shape[b]
         how = FOLDS["any"] if out.dtype == bool else ADD
-        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)], shares=True)
+        plain = all(v.dtype == wide(v.dtype) for v in eqn.ins)  # XLA's CPU cannot select before a bf16 product. 0.10.2
+        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)], shares=plain)
 
 
 class Running(Rule):
