@@ -1,7 +1,7 @@
 """Whole functions as streams, with nothing declared, against themselves one-shot: bytes, time, and what it takes to
 trace and compile them, in one interleaved run.
 
-    python benchmarks/streams.py                  every row, about ten minutes on two idle cores
+    python benchmarks/streams.py                  every row, about four minutes on two idle cores
     python benchmarks/streams.py fit deep         some
 
 A bound is held for each row; the exit status is 1 if one is missed. Not here: peers, of which none runs such functions
