@@ -76,7 +76,6 @@ class ProductsAboutMeans(Rule):
         def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
             rows = jnp.int32(part.extent) if own is None else own.sum(dtype=jnp.int32)
             flat = [jnp.moveaxis(v, axis, 0).reshape(part.extent, -1) for v, axis in zip(ins, axes, strict=True)]
-            flat = [only(v, 0, own, 0) for v in flat]
             return rows, own, [only(v, 0, own, 0) for v in flat]
 
         def start(like: list[Any]) -> Any:  # noqa: ARG001
@@ -159,10 +158,10 @@ def _power_of_two(number: Any) -> Any:
 
 def merged(program: Program) -> Program:
     """The program with each product of what is centred, contracted over rows, summed about the means."""
-    levels = _levels(program)
-    found = [_Product(eqn, *sides) for eqn in program.equations if (sides := _sides(eqn)) is not None]
+    levels, alive = _levels(program), live(program)
+    found = [_Product(eqn, *sides) for eqn in alive if (sides := _sides(eqn)) is not None]
     found = [p for p in found if max(levels[p.left.x], levels[p.right.x]) < max(levels[v] for v in p.eqn.ins)]
-    others = set(live(program)) - {p.eqn for p in found}
+    others = set(alive) - {p.eqn for p in found}
     passes = {levels[v] for eqn in others for v in eqn.outs if _is_reduction(eqn)}  # those that are taken anyway
     groups: dict[tuple[Value, Any], list[_Product]] = {}
     for product in found:
