@@ -126,6 +126,7 @@ class _Builder:
         self.equations: list[Equation] = []
         self._same: dict[Any, list[Value]] = {}
         self._inside: dict[int, tuple[Any, Program]] = {}
+        self._sizes: dict[int, tuple[Any, int]] = {}  # by the identity of a dimension, which is kept alive
         self._line = ""  # of the call that is open: what is inside of jnp has none of its own
 
     def value(self, aval: Any) -> Value:
@@ -133,7 +134,11 @@ class _Builder:
         return Value(shape, tuple(self.at(d) for d in shape), getattr(aval, "dtype", None))
 
     def at(self, dim: Any) -> int:
-        return self.symbol.at(dim, self.rows)
+        if not _compat.is_symbolic(dim):
+            return int(dim)
+        if id(dim) not in self._sizes:
+            self._sizes[id(dim)] = dim, self.symbol.at(dim, self.rows)
+        return self._sizes[id(dim)][1]
 
     def known(self, constant: Any, aval: Any) -> Value:
         value = self.value(aval)
@@ -277,6 +282,8 @@ class _Builder:
             (v.known.dtype.name, v.known.shape, v.known.tobytes()) if isinstance(v.known, np.ndarray) else id(v)
             for v in ins
         ]
+        if not params:  # the outputs follow from the inputs
+            return primitive.name, tuple(parts)
         types = [(a.shape, a.dtype) for a in avals]
         return primitive.name, tuple(parts), str(sorted(params.items(), key=lambda item: item[0])), str(types)
 

@@ -110,7 +110,7 @@ class ChunkRun:
             if task.saved
         ]
         state["stores"] = [self._buffer(task.value) for task in self.stores]
-        values = [self._shapes(task) for task in self.folds]
+        values = self._shapes()
         for task, value in zip(self.folds, values, strict=True):
             if isinstance(value, jax.ShapeDtypeStruct):
                 self.hows[task] = in_many_steps(task.how.fold, value, grid.count)
@@ -153,14 +153,22 @@ class ChunkRun:
         saved = [("starts", task.eqn) for task in self.carries if task.saved]
         self.there.update(zip(saved, state["starts"], strict=True))
 
-    def _shapes(self, task: Fold) -> Any:
-        """The shapes of what a chunk gives to a fold."""
-        chunk = self.one.grid.chunk if self.one.grid.looped else self.one.grid.last
+    def _shapes(self) -> Leaves:
+        """The shapes of what a chunk gives to each fold."""
+        chunk, at = self.one.grid.chunk if self.one.grid.looped else self.one.grid.last, Blocks(self.there, 0).at
         parts = [
-            None if want is None else jax.ShapeDtypeStruct(block_shape(v.at, want), v.dtype)
-            for v, want in zip(task.eqn.ins, task.how.wants(chunk), strict=True)
+            [
+                None if want is None else jax.ShapeDtypeStruct(block_shape(v.at, want), v.dtype)
+                for v, want in zip(task.eqn.ins, task.how.wants(chunk), strict=True)
+            ]
+            for task in self.folds
         ]
-        return jax.eval_shape(lambda ins: task.how.value(ins, chunk, Blocks(self.there, 0).at, None), parts)
+
+        def values(parts: list[Leaves]) -> Leaves:
+            return [task.how.value(ins, chunk, at, None) for task, ins in zip(self.folds, parts, strict=True)]
+
+        found: Leaves = jax.eval_shape(values, parts)
+        return found
 
     def _buffer(self, value: Value) -> Any:
         for i, array in enumerate(self.dead):
