@@ -66,7 +66,7 @@ def _gradient(fn: Callable[..., Any], args: tuple, floats: list[int]) -> list[An
     weights = [jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in shapes]
 
     def weighted(*some: Any) -> Any:
-        given = list(args)
+        given = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in args]
         for i, x in zip(floats, some, strict=True):
             given[i] = x
         leaves = [x for x in jax.tree.leaves(fn(*given)) if jnp.issubdtype(x.dtype, jnp.floating)]
