@@ -122,7 +122,8 @@ def _cuts_rows(eqn: Equation, axis: int) -> bool:
         in_order = how.offset_dims == tuple(range(len(eqn.outs[0].at))) and how.start_index_map == (axis,)
         if eqn.ins[1].at != (1,) or not in_order or not inside:
             return False
-    alike = len(eqn.ins[0].at) == len(eqn.outs[0].at) and _others(eqn.ins[0], axis) == _others(eqn.outs[0], axis)
+    source, out = eqn.ins[0], eqn.outs[0]
+    alike = len(source.at) == len(out.at) and without(source, axis)[1] == without(out, axis)[1]
     return eqn.name in ("slice", "dynamic_slice", "gather") and alike
 
 
@@ -131,8 +132,9 @@ def _same_number(a: Value, b: Value) -> bool:
     return a is b or (both and np.array_equal(a.known, b.known))
 
 
-def _others(value: Value, axis: int) -> tuple[int, ...]:
-    return value.at[:axis] + value.at[axis + 1 :]
+def without(value: Value, axis: int) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The shape of a value without one axis, with the unknown and for the rows at hand."""
+    return value.shape[:axis] + value.shape[axis + 1 :], value.at[:axis] + value.at[axis + 1 :]
 
 
 def _same_in_each_row(value: Value, axis: int) -> bool:

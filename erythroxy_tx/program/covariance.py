@@ -26,8 +26,10 @@ from erythroxy_tx.program.blocks import Want
 from erythroxy_tx.program.blocks import whole
 from erythroxy_tx.program.centred import Centred
 from erythroxy_tx.program.centred import centred
+from erythroxy_tx.program.centred import without
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import StandIn
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
@@ -41,11 +43,6 @@ from erythroxy_tx.program.rules.rule import Rule
 from erythroxy_tx.program.rules.rule import only
 
 _TINY = float(np.finfo(np.float32).tiny)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Primitive:
-    name: str
 
 
 class _Product(NamedTuple):
@@ -64,7 +61,7 @@ class ProductsAboutMeans(Rule):
 
     def fold(self, eqn: Equation) -> Folding:
         axes, pairs, precision = (eqn.params[name] for name in ("axes", "pairs", "precision"))
-        widths = [math.prod(_without(v, axis)[1]) for v, axis in zip(eqn.ins, axes, strict=True)]
+        widths = [math.prod(without(v, axis)[1]) for v, axis in zip(eqn.ins, axes, strict=True)]
 
         def split(columns: Any) -> list[Any]:
             return jnp.split(columns, np.cumsum(widths)[:-1])
@@ -186,28 +183,23 @@ def _summed(products: list[_Product], squares: list[Equation]) -> Equation:
     x = products[0].left
     arrays = {x.x: x.axis, **{p.right.x: p.right.axis for p in products}}
     others = list(dict.fromkeys(p.right.x for p in products))
-    free = {v: _without(v, axis) for v, axis in arrays.items()}
+    free = {v: without(v, axis) for v, axis in arrays.items()}
     units = {v: _made(*free[v]) for v in arrays}
     sums = {z: _made(*(a + b for a, b in zip(free[x.x], free[z], strict=True))) for z in others}
     params = {"axes": tuple(arrays.values()), "pairs": tuple(list(arrays).index(z) for z in others)}
     params["precision"] = products[0].eqn.params["precision"]
     found = dataclasses.replace(
-        products[0].eqn, primitive=_Primitive("products_about_means"), ins=list(arrays), params=params,
+        products[0].eqn, primitive=StandIn("products_about_means"), ins=list(arrays), params=params,
         outs=[*units.values(), *sums.values()],
     )  # fmt: skip
     for value in found.outs:
         value.maker = found
     for eqn, left, right in products:
-        eqn.primitive, eqn.params = _Primitive("out_of_units"), {"sides": (left, right)}
+        eqn.primitive, eqn.params = StandIn("out_of_units"), {"sides": (left, right)}
         eqn.ins = [sums[right.x], units[x.x], units[right.x], *left.factors, *right.factors]
     for eqn in squares:
-        eqn.primitive, eqn.ins = _Primitive("squares_out_of_units"), [sums[x.x], units[x.x]]
+        eqn.primitive, eqn.ins = StandIn("squares_out_of_units"), [sums[x.x], units[x.x]]
     return found
-
-
-def _without(value: Value, axis: int) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The shape of a value without one axis, with the unknown and for the rows at hand."""
-    return value.shape[:axis] + value.shape[axis + 1 :], value.at[:axis] + value.at[axis + 1 :]
 
 
 def _made(shape: tuple[Any, ...], at: tuple[int, ...]) -> Value:

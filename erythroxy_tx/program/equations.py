@@ -90,6 +90,13 @@ class Equation:
         return any(v.rows for v in (*self.ins, *self.outs))
 
 
+@dataclasses.dataclass(frozen=True)
+class StandIn:
+    """What an equation of our own has for a primitive: a name, under which its rule is found."""
+
+    name: str
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Program:
     """Equations in order, from `ins` to `outs`, for `rows` rows."""

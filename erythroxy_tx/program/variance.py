@@ -6,7 +6,6 @@ Source: T. F. Chan, G. H. Golub, R. J. LeVeque, Updating formulae and a pairwise
 variances, COMPSTAT (1982). Not here: the sum of the mean itself, which is a reduction like any other.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -18,6 +17,7 @@ from erythroxy_tx.program.blocks import Want
 from erythroxy_tx.program.centred import mean_of
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import StandIn
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.folds import compensated
@@ -27,11 +27,6 @@ from erythroxy_tx.program.rules.reductions import Reduction
 from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Folding
 from erythroxy_tx.program.rules.rule import only
-
-
-@dataclasses.dataclass(frozen=True)
-class _Primitive:
-    name: str = "squares_about_mean"
 
 
 class SquaresAboutMean(Reduction):
@@ -72,7 +67,7 @@ def merged(program: Program) -> Program:
     """The program with each sum of squares about a mean as one equation of its own."""
     squares = [(eqn, x) for eqn in program.equations if (x := _about_mean(eqn)) is not None]
     for eqn, x in squares:
-        eqn.primitive, eqn.ins = _Primitive(), [x]
+        eqn.primitive, eqn.ins = StandIn("squares_about_mean"), [x]
     return program
 
 
