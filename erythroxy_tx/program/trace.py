@@ -126,16 +126,18 @@ def refusal(label: str, error: Exception) -> RowMixingError:
     reason = f"{type(error).__name__}: {shown(error)}".partition("\n")[0].rstrip(".")
     return RowMixingError(
         f"{label} cannot be traced for an unknown number of rows{where}: {reason}. Expected a function that takes any "
-        f"number of rows. Fix: {_fix(called)}"
+        f"number of rows. Fix: {_fix(called, reason)}"
     )
 
 
 def of_unknown(error: Exception) -> bool:
-    """Whether an error speaks of an unknown number of rows."""
-    return re.search(r"\bn\b|_DimExpr|[Ss]ymbolic dim", shown(error)) is not None
+    """Whether an error speaks of an unknown number of rows, as of a `fori_loop` over them."""
+    return re.search(r"\bn\b|_DimExpr|[Ss]ymbolic dim|fori_loop with dynamic", shown(error)) is not None
 
 
-def _fix(called: str | None) -> str:
+def _fix(called: str | None, reason: str) -> str:
+    if "fori_loop with dynamic" in reason:
+        return "lax.scan over the rows, or a fixed number of steps: a loop as long as the rows has no reverse mode."
     if called == "associative_scan":
         return "lax.scan or jnp.cumsum in place of associative_scan, which unrolls by the number of rows."
     general = "use x.shape[0] only in shapes and arithmetic: not len(x), range(), int() or a number to draw from"

@@ -139,6 +139,14 @@ def test_a_derivative_that_asks_for_the_number_of_rows_is_refused() -> None:
         jax.grad(tx.chunked(lax.map, size=5)(lambda x: jnp.cumprod(x, 0).sum()))(WIDE)
 
 
+def test_a_loop_as_long_as_the_rows_has_no_derivative() -> None:
+    def fn(x):
+        return lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i].sum(), 0.0)
+
+    with pytest.raises(tx.RowMixingError, match=r"fori_loop with dynamic .* Fix: lax\.scan over the rows"):
+        jax.grad(tx.chunked(lax.map, size=5)(fn))(WIDE)
+
+
 def test_no_tracer_is_kept() -> None:
     with jax.checking_leaks():
         tx.chunked(lax.map, size=5)(jnp.tanh)(WIDE)
