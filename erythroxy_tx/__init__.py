@@ -4,6 +4,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | to | use |
 |---|---|
 | run a one-shot function as a stream | `chunked` |
+| compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.core.contract import Bitwise as Bitwise
     from erythroxy_tx.core.contract import Close as Close
     from erythroxy_tx.core.explanation import explain as explain
+    from erythroxy_tx.core.padded import Padded as Padded
     from erythroxy_tx.core.stack import contract as contract
     from erythroxy_tx.core.stack import stack as stack
     from erythroxy_tx.core.stack import unwrap as unwrap
@@ -44,10 +46,13 @@ if TYPE_CHECKING:
     from erythroxy_tx.measurement.timing import measure as measure
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
     from erythroxy_tx.transforms.chunked import chunked as chunked
+    from erythroxy_tx.transforms.pad_static import pad_static as pad_static
     from erythroxy_tx.transforms.vram_resident import vram_resident as vram_resident
 
 _HOME = {
     "chunked": "transforms.chunked",
+    "pad_static": "transforms.pad_static",
+    "Padded": "core.padded",
     "vram_resident": "transforms.vram_resident",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",

@@ -23,7 +23,6 @@ from jax._src.array import ArrayImpl as ArrayImpl  # 0.10.2, 0.12.0: the type of
 from jax._src.export import shape_poly as _shape_poly
 from jax.extend.core import ClosedJaxpr as _ClosedJaxpr  # 0.10.2, 0.12.0
 from jax.extend.core import Literal as Literal  # 0.10.2, 0.12.0
-from jax.extend.core import jaxpr_as_fun as jaxpr_as_fun  # 0.10.2, 0.12.0
 from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.12.0
 from jax.extend.random import threefry2x32_p as _threefry2x32_p
 
@@ -53,8 +52,7 @@ def without_compilation_cache() -> Iterator[None]:
 
 def sub_jaxprs(eqn: Any) -> Iterator[Any]:
     """The programs inside one equation (jit, scan, cond, custom rules): 0.10.2, 0.12.0."""
-    for sub in _jaxprs_in_params(eqn.params):
-        yield sub.jaxpr if hasattr(sub, "jaxpr") else sub
+    yield from (sub.jaxpr if hasattr(sub, "jaxpr") else sub for sub in _jaxprs_in_params(eqn.params))
 
 
 def all_constants(closed: Any) -> Iterator[Any]:
@@ -84,6 +82,11 @@ def convert(value: Any, dtype: Any, *, weak_type: bool) -> Any:
     return jax.lax.convert_element_type_p.bind(value, new_dtype=dtype, weak_type=weak_type, sharding=None)
 
 
+def weakly_typed(array: Any) -> jax.Array:
+    """The same array with a weak type, which without a program only its constructor gives: 0.10.2, 0.12.0."""
+    return ArrayImpl(array.aval.update(weak_type=True), array.sharding, [array], committed=array.committed)
+
+
 def closed(jaxpr: Any) -> Any:
     """A program with its constants, which that of a rematerialised body comes without: 0.10.2, 0.12.0."""
     return jaxpr if hasattr(jaxpr, "jaxpr") else _ClosedJaxpr(jaxpr, ())
@@ -111,7 +114,6 @@ def expanded(eqn: Any, args: list[Any]) -> list[Any] | None:
 
 
 # ------------------------------------------------------------------ symbolic dimensions
-
 _SYMBOLIC = _shape_poly._DimExpr  # 0.10.2, 0.12.0
 _ASKED = threading.local()
 _LIBRARIES = ("jax", "jaxlib", "numpy", "erythroxy_tx")
@@ -127,32 +129,35 @@ def names_in(dim: Any) -> set[str]:
     return set(dim._get_vars())
 
 
-def dim_at(dim: Any, **values: int) -> int:
+def dim_at(dim: Any, values: dict[str, Any]) -> Any:
     """What a dimension is where its unknown numbers are known: 0.10.2, 0.12.0. JAX's own answer is an int32."""
     if not is_symbolic(dim):
         return int(dim)
-    return sum(
-        times * math.prod(_factor_at(factor, values) ** power for factor, power in term._factors)
-        for term, times in dim._sorted_terms
+    terms = (
+        (times, [_factor_at(factor, values) ** p for factor, p in term._factors]) for term, times in dim._sorted_terms
     )
+    return sum(times * math.prod(factors) for times, factors in terms)
 
 
-def _factor_at(factor: Any, values: dict[str, int]) -> int:
+def _factor_at(factor: Any, values: dict[str, Any]) -> Any:
     if factor.var is not None:
         return values[factor.var]
-    a, b = (dim_at(operand, **values) for operand in factor.operands)
-    return {"floordiv": lambda: a // b, "mod": lambda: a % b, "max": lambda: max(a, b), "min": lambda: min(a, b)}[
-        factor.operation
-    ]()
+    a, b = (dim_at(operand, values) for operand in factor.operands)
+    if factor.operation in ("floordiv", "mod"):
+        return a // b if factor.operation == "floordiv" else a % b
+    numbers = jax.numpy if any(isinstance(x, jax.Array) for x in (a, b)) else np  # numpy's also inside of a trace
+    found = getattr(numbers, f"{factor.operation}imum")(a, b)
+    return int(found) if isinstance(found, np.integer) else found
 
 
 @contextlib.contextmanager
-def deciding(decide: Callable[[str, Any], bool], told: Callable[[str, Any], str]) -> Iterator[None]:
+def deciding(decide: Callable[[str, Any, bool], bool], told: Callable[[str, Any], str]) -> Iterator[None]:
     """Answer what JAX cannot decide about a symbolic dimension in this thread: 0.10.2, 0.12.0.
 
     **Arguments:**
 
-    - `decide(op, dim)`: whether `dim == 0` (op `"=="`), `dim >= 0` (op `">="`), or `dim` counts as true (`"bool"`).
+    - `decide(op, dim, user)`: whether `dim == 0` (op `"=="`), `dim >= 0` (op `">="`), or `dim` counts as true
+        (`"bool"`); `user` tells that code outside JAX asks.
     - `told(how, dim)`: the text of a number, when code outside JAX takes a dimension as text or hashes it (`how` is
         `"str"` or `"hash"`); called with `"int"` when it asks for the number, which then is an error.
     """
@@ -170,21 +175,24 @@ def _asked_by_user() -> Any:
     by = getattr(_ASKED, "by", None)
     if by is None:
         return None
-    asker = sys._getframe(2).f_globals.get("__name__", "").partition(".")[0]
-    return None if asker in _LIBRARIES else by
+    return by if _is_user(sys._getframe(2)) else None
 
 
 _COMPARES = {dis.opmap["COMPARE_OP"], dis.opmap["CONTAINS_OP"]}
 _CODE: dict[Any, bytes] = {}
 
 
-def _is_looked_up(depth: int) -> bool:
+def _is_user(frame: Any) -> bool:
+    """Whether code asks that is neither JAX's nor ours."""
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+
+
+def _is_looked_up(frame: Any) -> bool:
     """Whether a cache of JAX's compares its keys: it would take a known number for the unknown one that it stands for.
 
     Its C++ asks `==` of keys whose hashes differ, or a key's own `__eq__` asks; other comparisons are written as such.
     """
-    frame = sys._getframe(depth)
-    if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+    if _is_user(frame):
         return False
     code = _CODE.setdefault(frame.f_code, frame.f_code.co_code)
     return code[frame.f_lasti] not in _COMPARES or frame.f_code.co_name in ("__eq__", "__ne__")
@@ -192,19 +200,15 @@ def _is_looked_up(depth: int) -> bool:
 
 def _difference(a: Any, b: Any) -> Any:
     """`a - b`, or None where they cannot be compared."""
-    for dim in (a, b):
-        if not is_symbolic(dim) and not _core.is_constant_dim(dim):
-            return None
-    if is_symbolic(a) and is_symbolic(b) and a.scope is not b.scope:
-        return None
-    return a - b
+    known = all(is_symbolic(dim) or _core.is_constant_dim(dim) for dim in (a, b))
+    apart = is_symbolic(a) and is_symbolic(b) and a.scope is not b.scope
+    return a - b if known and not apart else None
 
 
 def _number(other: Any) -> Any:
     """The Python number of what a dimension is compared with, where it is one."""
-    if isinstance(other, (np.generic, np.ndarray)) and np.ndim(other) == 0 and other.dtype.kind in "biuf":
-        return other.item()
-    return other
+    scalar = isinstance(other, (np.generic, np.ndarray)) and np.ndim(other) == 0 and other.dtype.kind in "biuf"
+    return other.item() if scalar else other
 
 
 _NEAREST = {"ge": math.ceil, "le": math.floor, "gt": math.floor, "lt": math.ceil}  # the integer that a float stands for
@@ -226,10 +230,10 @@ def _compared(name: str, a: Any, b: Any, otherwise: Callable[[Any, Any], Any]) -
     turned = -difference if name in ("le", "gt") else difference
     if not is_symbolic(turned):
         answer = int(turned) == 0 if equality else int(turned) >= 0
-    elif equality and _is_looked_up(3):
+    elif equality and _is_looked_up(sys._getframe(2)):
         answer = False
     else:
-        answer = by[0]("==" if equality else ">=", turned)
+        answer = by[0]("==" if equality else ">=", turned, _is_user(sys._getframe(2)))
     return answer is (name not in ("gt", "lt", "ne"))
 
 
@@ -259,20 +263,16 @@ def _install() -> None:  # noqa: C901  # one short method after another
     methods |= {f"__{name}__": needs_number for name in _NEEDS_NUMBER.split()}
 
     def truth(self: Any) -> bool:
-        by = getattr(_ASKED, "by", None)
-        return True if by is None else by[0]("bool", self)
+        return True if (by := getattr(_ASKED, "by", None)) is None else by[0]("bool", self, True)  # noqa: FBT003
 
     def hash_(self: Any) -> int:
-        by = _asked_by_user()
-        return hashed(self) if by is None else hash(int(by[1]("hash", self)))
+        return hashed(self) if (by := _asked_by_user()) is None else hash(int(by[1]("hash", self)))
 
     def str_(self: Any) -> str:
-        by = _asked_by_user()
-        return text(self) if by is None else by[1]("str", self)
+        return text(self) if (by := _asked_by_user()) is None else by[1]("str", self)
 
     def format_(self: Any, spec: str) -> str:
-        by = _asked_by_user()
-        return format(text(self) if by is None else int(by[1]("str", self)), spec)
+        return format(text(self) if (by := _asked_by_user()) is None else int(by[1]("str", self)), spec)
 
     def int_(self: Any) -> int:
         if (by := _asked_by_user()) is not None:
@@ -305,8 +305,8 @@ def _install() -> None:  # noqa: C901  # one short method after another
 
 def threefry(key_high: Any, key_low: Any, high: Any, low: Any) -> list[Any]:
     """The block cipher on pairs of counters: 0.10.2, 0.12.0."""
-    first, second = jax.numpy.broadcast_to(key_high, high.shape), jax.numpy.broadcast_to(key_low, low.shape)
-    return list(_threefry2x32_p.bind(first, second, high, low))
+    keys = [jax.numpy.broadcast_to(key, high.shape) for key in (key_high, key_low)]
+    return list(_threefry2x32_p.bind(*keys, high, low))
 
 
 def counts_positions(key_dtype: Any) -> bool:

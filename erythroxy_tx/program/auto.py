@@ -1,22 +1,24 @@
 """A call run as a stream, with nothing declared. Not here: which chunk (`transforms/chunked.py`)."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.derivative import Traced
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import Program
-from erythroxy_tx.program.equations import flatten
-from erythroxy_tx.program.likeness import apart
+from erythroxy_tx.program.likeness import check_alike
 from erythroxy_tx.program.plan import Plan
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.stores import cheapest_plan
 from erythroxy_tx.program.stream import run
+from erythroxy_tx.program.symbol import Symbol
+from erythroxy_tx.program.symbol import symbol_for
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import trace
 
@@ -30,23 +32,25 @@ def run_auto(call: RowCall, size: int, allowed: int | None) -> Any:
     """
     traced, captured = traced_call(call)
     label = call.label  # what is differentiated is kept, and must keep no tracer
-    streamed = differentiable(traced, lambda program, args: run(planned(program, size, allowed, label), args), label)
-    found = streamed([*map(jnp.asarray, call.dynamic), *captured])
-    return call.unflatten([_like(x, leaf) for x, leaf in zip(found, call.result_leaves, strict=True)])
+    streamed = Traced(traced, lambda program, args: run(planned(program, size, allowed, label), args), label)
+    return call.like_result(differentiable(streamed)([*map(jnp.asarray, call.dynamic), *captured]))
 
 
 def traced_call(call: RowCall) -> tuple[Trace, list[Any]]:
     """The program of a call, for an unknown number of rows."""
     concrete = call.concrete  # the user's own errors come first
     types = [struct_of(leaf) for leaf in call.dynamic]
-    traced, captured = trace(call.flat_whole, types, call.axes, call.length, call.label)
-    if names := apart(traced.flat, flatten(concrete, traced.symbol, traced.rows)):
-        raise RowMixingError(
-            f"{call.label} is another program for {call.length} rows than for an unknown number of them "
-            f"({', '.join(names)}). Expected a function that does the same for any number of rows. Fix: no decision by "
-            "the type of x.shape[0]; or declare out=."
-        )
+    unknown = functools.partial(_with_rows, types, call.axes)
+    traced, captured = trace(call.flat_whole, unknown, call.length, symbol_for, call.label)
+    check_alike(traced, concrete, call.label)
     return traced, captured
+
+
+def _with_rows(types: list[Any], axes: list[int | None], symbol: Symbol) -> list[Any]:
+    shapes = [
+        [symbol.dim if i == a else size for i, size in enumerate(t.shape)] for t, a in zip(types, axes, strict=True)
+    ]
+    return [jax.ShapeDtypeStruct(tuple(s), t.dtype, weak_type=t.weak_type) for s, t in zip(shapes, types, strict=True)]
 
 
 def plan_call(call: RowCall, size: int, allowed: int | None) -> Plan:
@@ -61,9 +65,3 @@ def planned(program: Program, size: int, allowed: int | None, label: str) -> Pla
         return cheapest_plan(program, size, allowed)
     except (RowMixingError, BudgetError) as error:
         raise type(error)(f"{label} got {error}") from None
-
-
-def _like(x: Any, leaf: Any) -> Any:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # a random key
-        return x
-    return _compat.convert(x, leaf.dtype, weak_type=leaf.weak_type)

@@ -2,8 +2,11 @@
 stream like any other, so that JAX itself applies every derivative rule and no loop is differentiated.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,6 @@ from erythroxy_tx.program.loop import Flags
 from erythroxy_tx.program.loop import batched_together
 from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
-from erythroxy_tx.program.residuals import Halves
 from erythroxy_tx.program.residuals import cut
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import check_asked
@@ -27,24 +29,64 @@ Leaves = list[Any]
 Run = Callable[[Program, Leaves], Leaves]
 
 
-def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Leaves]:
-    """A traced program as a function of flat leaves, whose reverse mode is run like the program itself.
+class RowFunction(Protocol):
+    """A function of flat leaves that came from a trace."""
 
-    Where it is differentiated, what its passes added up is kept for the way back.
+    @property
+    def kinds(self) -> list[Any]:
+        """The dtypes of its results."""
 
-    **Arguments:**
+    def __call__(self, args: Leaves) -> Leaves:
+        """Run it."""
 
-    - `trace`: the program. `run`: runs a flat program on whole values. `label`: what is called, for errors.
+    def vjp(self, wanted: list[int], live: list[int]) -> "RowFunction":
+        """(arguments, cotangents of the live results) → cotangents of the wanted arguments."""
 
-    Forward mode (`jvp`, `jacfwd`, `hessian`) is refused by JAX, as for every `jax.custom_vjp`.
+    def halves(
+        self, wanted: list[int], live: list[int]
+    ) -> tuple[Callable[[Leaves], Leaves], Callable[[Leaves], Leaves]]:
+        """That, cut in two: arguments → (results, kept), and (arguments, cotangents, kept) → cotangents."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced program, with a way to run flat ones. `label`: what is called, for errors."""
+
+    trace: Trace
+    run: Run
+    label: str
+
+    @property
+    def kinds(self) -> list[Any]:
+        return [v.aval.dtype for v in self.trace.closed.jaxpr.outvars]
+
+    def __call__(self, args: Leaves) -> Leaves:
+        return self.run(self.trace.program, args)
+
+    def vjp(self, wanted: list[int], live: list[int]) -> "Traced":
+        return Traced(vjp_of(self.trace, wanted, live, self.label), self.run, self.label)
+
+    def halves(
+        self, wanted: list[int], live: list[int]
+    ) -> tuple[Callable[[Leaves], Leaves], Callable[[Leaves], Leaves]]:
+        joint = vjp_of(self.trace, wanted, live, self.label, with_results=True)
+        found = cut(joint.program, len(self.trace.types), len(self.kinds))
+        return functools.partial(self.run, found.forward), functools.partial(self.run, found.backward)
+
+
+def differentiable(fn: RowFunction) -> Callable[[Leaves], Leaves]:
+    """A function of flat leaves, whose reverse mode is run like itself.
+
+    Where it is differentiated, what its passes added up is kept for the way back. Forward mode (`jvp`, `jacfwd`,
+    `hessian`) is refused by JAX, as for every `jax.custom_vjp`.
     """
-    avals: list[Any] = [v.aval for v in trace.closed.jaxpr.outvars]
-    smooth = [i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
-    halves: dict[tuple[int, ...], Halves] = {}
+    smooth = [i for i, kind in enumerate(fn.kinds) if jnp.issubdtype(kind, jnp.inexact)]
+    results = len(fn.kinds)
+    halves: dict[tuple[int, ...], Any] = {}
 
     @jax.custom_vjp
     def streamed(args: Leaves) -> Leaves:
-        return batched_together(run(trace.program, args), args)
+        return batched_together(fn(args), args)
 
     def forward(args: Leaves) -> tuple[Leaves, Any]:
         flags = Flags(tuple(x.perturbed for x in args))
@@ -52,14 +94,13 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
         if not wanted or not smooth:
             return streamed(values), (values, [], flags)
         if wanted not in halves:
-            joint = _vjp(trace, list(wanted), smooth, label, with_results=True)
-            halves[wanted] = cut(joint.program, len(args), len(avals))
+            halves[wanted] = fn.halves(list(wanted), smooth)
 
         def quickly(values: Leaves, _: Leaves) -> Leaves:
-            return batched_together(run(halves[wanted].forward, values), values)
+            return batched_together(halves[wanted][0](values), values)
 
         found = _as_derived(quickly, streamed, values, [])
-        return found[: len(avals)], (values, found[len(avals) :], flags)
+        return found[:results], (values, found[results:], flags)
 
     def backward(saved: Any, cotangents: Leaves) -> tuple[Leaves]:
         values, kept, flags = saved
@@ -70,10 +111,10 @@ def differentiable(trace: Trace, run: Run, label: str) -> Callable[[Leaves], Lea
         inputs = [*values, *(cotangents[i] for i in live)]
 
         def quickly(inputs: Leaves, kept: Leaves) -> Leaves:
-            return batched_together(run(halves[tuple(wanted)].backward, [*inputs, *kept]), inputs)
+            return batched_together(halves[tuple(wanted)][1]([*inputs, *kept]), inputs)
 
         def plainly(inputs: Leaves) -> Leaves:
-            return differentiable(_vjp(trace, wanted, live, label), run, label)(inputs)
+            return differentiable(fn.vjp(wanted, live))(inputs)
 
         found = _as_derived(quickly, plainly, inputs, kept) if live == smooth else plainly(inputs)
         found = [
@@ -117,7 +158,7 @@ def _nothing(x: Any) -> Any:
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str, *, with_results: bool = False) -> Trace:
+def vjp_of(trace: Trace, wanted: list[int], live: list[int], label: str, *, with_results: bool = False) -> Trace:
     """The program of (arguments, cotangents of the live outputs) → cotangents of the wanted arguments, the outputs
     before them where that is said.
     """
@@ -143,7 +184,7 @@ def _vjp(trace: Trace, wanted: list[int], live: list[int], label: str, *, with_r
             jax.make_jaxpr(pull)(*(_known(kind, trace) for kind in types))
         raise refusal(f"the derivative of {label}", error) from error
     check_asked(trace.symbol, f"the derivative of {label}")
-    return hoisted(closed, trace.symbol, trace.rows)[0]
+    return hoisted(closed, trace.symbol, trace.rows, up_to=trace.up_to)[0]
 
 
 def _known(kind: Any, trace: Trace) -> Any:

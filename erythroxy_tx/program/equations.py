@@ -18,6 +18,7 @@ from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.own_row import batched_by_row
+from erythroxy_tx.program.symbol import Rows
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
 
@@ -105,15 +106,18 @@ class Program:
     outs: list[Value]
     equations: list[Equation]
     symbol: Symbol
-    rows: int
+    rows: Any
 
     def at(self, dim: Any) -> int:
-        return self.symbol.at(dim, self.rows)
+        return int(self.symbol.at(dim, self.rows))
 
 
-def flatten(closed: Any, symbol: Symbol, rows: int) -> Program:
-    """The flat program of a closed one; its constants that are None are its last inputs."""
-    builder = _Builder(symbol, rows)
+def flatten(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False) -> Program:
+    """The flat program of a closed one; its constants that are None are its last inputs.
+
+    **Arguments:** `up_to`: whether it is for any number of rows up to that one, so that the number is not known.
+    """
+    builder = _Builder(symbol, rows, up_to=up_to)
     jaxpr = closed.jaxpr
     ins = [builder.value(v.aval) for v in jaxpr.invars]
     consts = []
@@ -128,8 +132,8 @@ def flatten(closed: Any, symbol: Symbol, rows: int) -> Program:
 
 
 class _Builder:
-    def __init__(self, symbol: Symbol, rows: int):
-        self.symbol, self.rows = symbol, rows
+    def __init__(self, symbol: Symbol, rows: Rows, *, up_to: bool):
+        self.symbol, self.rows, self.up_to = symbol, rows, up_to
         self.equations: list[Equation] = []
         self._same: dict[Any, list[Value]] = {}
         self._inside: dict[int, tuple[Any, Program]] = {}
@@ -183,7 +187,7 @@ class _Builder:
             return self._opened(eqn.params["jaxprs"].solve, [*ins[first : first + lengths.solve], *ins[sum(lengths) :]])
         if name == "call_hi_primitive":
             return self._opened(self._expanded(eqn), ins)
-        if name == "dim_as_value":
+        if name == "dim_as_value" and not self.up_to:
             kind = eqn.outvars[0].aval
             return [self.known(np.asarray(self.at(eqn.params["dim"]), kind.dtype), kind)]
         if name == "split":
@@ -296,7 +300,7 @@ class _Builder:
 
     def _open(self, closed: Any) -> Program:
         if id(closed) not in self._inside:
-            self._inside[id(closed)] = closed, flatten(_compat.closed(closed), self.symbol, self.rows)
+            self._inside[id(closed)] = closed, flatten(_compat.closed(closed), self.symbol, self.rows, up_to=self.up_to)
         return self._inside[id(closed)][1]
 
 

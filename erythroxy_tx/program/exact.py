@@ -4,12 +4,10 @@ a bit of them. An allow-list: an equation that is not on it counts as inexact.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.signature import struct_of
-from erythroxy_tx.program.row_call import RowCall
+from erythroxy_tx.program.call import Call
 
 
 def _names(text: str) -> frozenset[str]:
@@ -30,10 +28,9 @@ _EXACT_FOR_INTEGERS = _names("""
 _NESTED = _names("closed_call custom_jvp_call custom_vjp_call jit pjit remat2")
 
 
-def exact_outputs(call: RowCall) -> list[tuple[bool, bool]]:
+def exact_outputs(call: Call) -> list[tuple[bool, bool]]:
     """For each output: whether every equation before it is exact, and whether it is an integer or a bool."""
-    structs = [list(map(struct_of, leaves)) for leaves in (call.rows, call.shared)]
-    closed = jax.make_jaxpr(call.flat)(*structs)
+    closed = call.concrete
     exact = _walk(closed.jaxpr, [True] * len(closed.jaxpr.invars))
     kinds = [aval.dtype for aval in closed.out_avals]
     return [(good, not jnp.issubdtype(kind, jnp.inexact)) for good, kind in zip(exact, kinds, strict=True)]

@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.equations import flatten
 from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.rows import live
+from erythroxy_tx.program.trace import Trace
 
 _MOVES = frozenset([
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice", "dynamic_update_slice", "empty",
@@ -26,7 +29,21 @@ _MOVES = frozenset([
 _LOOPS = frozenset(["cond", "scan", "while"])
 
 
-STREAMED = "tx.chunked"  # the name of what a chunked function gives
+STREAMED = "tx.chunked"  # the name of what a function gives that another transform of ours runs
+
+
+def check_alike(traced: Trace, known: Any, label: str) -> None:
+    """Compare a trace with the program for the number of rows that it was traced at.
+
+    **Raises:** `RowMixingError` if they differ.
+    """
+    flat = flatten(traced.closed, traced.symbol, traced.rows)
+    if names := apart(flat, flatten(known, traced.symbol, traced.rows)):
+        count = " and ".join(map(str, traced.rows)) if isinstance(traced.rows, tuple) else traced.rows
+        raise RowMixingError(
+            f"{label} is another program for {count} rows than for an unknown number of them ({', '.join(names)}). "
+            "Expected a function that does the same for any number of rows. Fix: no decision by the type of x.shape[0]."
+        )
 
 
 def apart(unknown: Program, known: Program) -> list[str]:

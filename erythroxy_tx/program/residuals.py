@@ -2,7 +2,8 @@
 rest.
 
 What has no rows and was reduced from rows (a mean, a Gram matrix, the solution of a system) crosses the cut: it is
-small, and adding it up again would take a pass. Rows are computed again. Not here: how either half runs.
+small, and adding it up again would take a pass. Rows are computed again, or kept where nothing is saved by that.
+Not here: how either half runs.
 """
 
 import dataclasses
@@ -10,6 +11,8 @@ import dataclasses
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+
+_AGAIN = frozenset(["broadcast_in_dim", "iota", "reshape", "transpose"])  # takes no work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +23,10 @@ class Halves:
     backward: Program
 
 
-def cut(program: Program, arguments: int, results: int) -> Halves:
+def cut(program: Program, arguments: int, results: int, *, rows: bool = False) -> Halves:
     """Cut a program of (arguments, cotangents) → (results, gradients).
 
-    **Arguments:** `arguments`, `results`: how many inputs and outputs are those.
+    **Arguments:** `arguments`, `results`: how many inputs and outputs are those. `rows`: whether rows are kept too.
     """
     late = _downstream(program.equations, set(program.ins[arguments:]))
     of_rows = _downstream(program.equations, {v for v in program.ins[:arguments] if v.rows})
@@ -34,7 +37,8 @@ def cut(program: Program, arguments: int, results: int) -> Halves:
         if value in seen or value.maker is None or value.known is not None:
             continue
         seen.add(value)
-        if value not in late and not value.rows and value in of_rows:
+        reduced = not value.rows and value in of_rows
+        if value not in late and (reduced or (rows and value.maker.name not in _AGAIN)):
             crossing[value] = None
         else:
             waiting += value.maker.ins

@@ -10,7 +10,6 @@ import functools
 import re
 import traceback
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,9 +20,9 @@ from erythroxy_tx.program import covariance
 from erythroxy_tx.program import variance
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import flatten
+from erythroxy_tx.program.symbol import Rows
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
-from erythroxy_tx.program.symbol import symbol_for
 
 _WRAPPERS = {"cache_miss", "deferring_binary_op", "f_jitted", "reraise_with_filtered_traceback", "wrapper"}
 _LIBRARIES = ("/lib/python3.", "/erythroxy_tx/")  # what is installed, and ours
@@ -37,8 +36,10 @@ class Trace:
 
     closed: Any
     symbol: Symbol
-    rows: int
+    rows: Rows
     captured: int = 0
+    up_to: bool = False  # whether it is run for any number of rows up to that
+    derivative: "Trace | None" = None  # of all results by all arguments, where that was traced too
 
     def __call__(self, *args: Any) -> list[Any]:
         """The program's own equations on other values, derivative rules kept."""
@@ -50,7 +51,11 @@ class Trace:
     @functools.cached_property
     def flat(self) -> Program:
         """The program as a flat list of equations."""
-        return flatten(self.closed, self.symbol, self.rows)
+        return flatten(self.closed, self.symbol, self.rows, up_to=self.up_to)
+
+    def flat_at(self, rows: Rows) -> Program:
+        """That for a known number of rows."""
+        return flatten(self.closed, self.symbol, rows)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -66,27 +71,30 @@ class Trace:
 
 
 def trace(
-    fn: Callable[..., list[Any]], types: Sequence[Any], axes: Sequence[int | None], rows: int, label: str
+    fn: Callable[..., list[Any]],
+    types: Callable[[Symbol], list[Any]],
+    rows: Rows,
+    symbols: Callable[[Rows], Symbol],
+    label: str,
 ) -> tuple[Trace, list[Any]]:
     """Trace a function of flat leaves with an unknown number of rows.
 
     **Arguments:**
 
     - `fn`: takes the leaves, returns a flat list.
-    - `types`: `jax.ShapeDtypeStruct`s of the leaves as they are. `axes`: which axis of each is rows, or None.
-    - `rows`: how many there are. `label`: what is called, for errors.
+    - `types`: the `jax.ShapeDtypeStruct`s of the leaves, with a symbol in their shapes.
+    - `rows`: how many there are. `symbols`: a symbol for them. `label`: what is called, for errors.
 
     **Returns:** the trace, and the tracers that the function captured.
 
     **Raises:** `RowMixingError` if the function needs the number of rows as a Python int.
     """
     for _ in range(2):  # a symbol whose text was taken stands for one number of rows, and must have from the start
-        symbol = symbol_for(rows)
-        unknown = [_with_rows(kind, axis, symbol) for kind, axis in zip(types, axes, strict=True)]
+        symbol = symbols(rows)
         known_before = symbol.only
         with symbol.standing_for(rows):
             try:
-                closed = jax.make_jaxpr(fn)(*unknown)
+                closed = jax.make_jaxpr(fn)(*types(symbol))
             except Exception as error:
                 raise refusal(label, error) from error
         check_asked(symbol, label)
@@ -95,11 +103,11 @@ def trace(
     return hoisted(closed, symbol, rows)
 
 
-def hoisted(closed: Any, symbol: Symbol, rows: int) -> tuple[Trace, list[Any]]:
+def hoisted(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False) -> tuple[Trace, list[Any]]:
     """A program that holds no tracer, and the tracers that it held."""
     captured = [const for const in closed.consts if isinstance(const, jax.core.Tracer)]
     kept = [None if isinstance(const, jax.core.Tracer) else const for const in closed.consts]
-    return Trace(closed.replace(consts=kept), symbol, rows, len(captured)), captured
+    return Trace(closed.replace(consts=kept), symbol, rows, len(captured), up_to), captured
 
 
 def check_asked(symbol: Symbol, label: str) -> None:
@@ -109,11 +117,6 @@ def check_asked(symbol: Symbol, label: str) -> None:
             f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
             "is the same for any number of rows. Fix: use x.shape[0] as it is, or declare out=."
         )
-
-
-def _with_rows(kind: Any, axis: int | None, symbol: Symbol) -> Any:
-    shape = tuple(symbol.dim if i == axis else size for i, size in enumerate(kind.shape))
-    return jax.ShapeDtypeStruct(shape, kind.dtype, weak_type=kind.weak_type)
 
 
 def refusal(label: str, error: Exception) -> RowMixingError:

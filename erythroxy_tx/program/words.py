@@ -15,6 +15,8 @@ from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.masked import Masked
+from erythroxy_tx.program.masks.run import masks_in
 from erythroxy_tx.program.passes import Carry
 from erythroxy_tx.program.passes import Pass
 from erythroxy_tx.program.passes import Store
@@ -130,3 +132,22 @@ def _formula(values: Iterable[Value]) -> str:
     for value in values:
         total = total + math.prod(value.shape, start=1) * _each(value)
     return shown(total) if _compat.is_symbolic(total) else format_bytes(total)
+
+
+def masked_told(masked: Masked) -> list[str]:
+    """The programs for each kind of length, and what is masked in them, one line a sentence."""
+    lines = []
+    for one in masked.regimes:
+        if one.trace is None:
+            lines.append(f"{one.told} rows: refused, the function raises {type(one.error).__name__}")
+        elif one.single:
+            lines.append(f"{one.told} rows: as it is")
+        else:
+            found = collections.Counter(_masked_line(eqn) for eqn in masks_in(one.program))
+            lines += [f"{one.told} rows: {len(found) or 'no'} equation{'s' * (len(found) != 1)} masked"]
+            lines += [f"    {line}{f' ×{times}' * (times > 1)}" for line, times in found.items()]
+    return lines
+
+
+def _masked_line(eqn: Equation) -> str:
+    return f"{eqn.name}: {', '.join(map(str, eqn.ins))} → {', '.join(map(str, eqn.outs))}{_at(eqn)}"

@@ -1,5 +1,5 @@
-"""Proving that a decorated function computes the same thing: `prove`, `prove_relocation`, and strategies that draw
-the inputs on which ports break. Needs the extra `testing` (hypothesis, pytest, chex).
+"""Proving that a decorated function computes the same thing: `prove`, `prove_relocation`, `prove_no_leak`, and
+strategies that draw the inputs on which ports break. Needs the extra `testing` (hypothesis, pytest, chex).
 
 Names are imported on first use, so that the pytest plugin loads without JAX.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+    from erythroxy_tx.testing.leak import prove_no_leak as prove_no_leak
     from erythroxy_tx.testing.proof import Proof as Proof
     from erythroxy_tx.testing.proof import prove as prove
     from erythroxy_tx.testing.relocation import prove_relocation as prove_relocation
@@ -22,6 +23,7 @@ _HOME = {
     "prove": "proof",
     "Proof": "proof",
     "prove_relocation": "relocation",
+    "prove_no_leak": "leak",
     "arrays": "strategies",
     "indices": "strategies",
     "lengths": "strategies",

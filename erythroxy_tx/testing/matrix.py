@@ -23,6 +23,7 @@ from erythroxy_tx.testing.judge import Judge
 from erythroxy_tx.testing.ways import WAYS
 from erythroxy_tx.transforms.assert_relocation import assert_relocation
 from erythroxy_tx.transforms.chunked import chunked
+from erythroxy_tx.transforms.pad_static import pad_static
 from erythroxy_tx.transforms.vram_resident import vram_resident
 
 Fn = Callable[..., Any]
@@ -99,6 +100,12 @@ ROWS = (
         keywords=chunked(lax.map, size=3),
         refused={"jvp": TypeError},
         note="with nothing declared",
+    ),
+    Row(
+        "pad_static",
+        pad_static(9, in_axes=(0, None)),
+        keywords=pad_static(9),
+        refused={"jvp": TypeError},
     ),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(

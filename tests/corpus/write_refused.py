@@ -1,13 +1,17 @@
-"""Writes `docs/refused.md`: which functions of the corpus are refused as a stream, and why.
+"""Writes `docs/refused.md`: which functions of the corpus are refused as a stream or with padding, and why.
 
     python tests/corpus/write_refused.py
 
-Nothing is compiled: a function is refused before. Not here: whether what is not refused is right (`test_streamed.py`).
+Nothing is compiled: a function is refused before. Not here: whether what is not refused is right (`test_streamed.py`,
+`test_padded.py`).
 """
 
+import functools
 import pathlib
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import lax
@@ -18,13 +22,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 from corpus import ENTRIES
 from corpus import Entry
 
-_ROWS, _SIZE = 23, 5
+_ROWS, _SIZE, _MOST = 23, 5, 64
 _PAGE = pathlib.Path(__file__).parents[2] / "docs" / "refused.md"
 _HEAD = """# What is refused
 
 Of the functions of `jax.numpy`, `jax.nn`, `jax.scipy` and of the layers, losses and programs that the tests hold, these
-are refused by `chunked` with nothing declared. {lowered} of the {traced} functions that can be traced for an unknown
-number of rows run as a stream: {share:.1%}.
+are refused: by `chunked` with nothing declared, and by `pad_static`.
+"""
+_SECTION = """
+## By {name}
+
+{lowered} of the {traced} functions that can be traced for an unknown number of rows {what}: {share:.1%}.
 
 | function | why |
 |---|---|
@@ -37,11 +45,10 @@ _BY_STATE = {  # what is refused only after another function ran
 }
 
 
-def reason(entry: Entry) -> str | None:
+def reason(entry: Entry, transform: Callable[..., Any]) -> str | None:
     """Why an entry is refused, without the names and lines of this file; None if it is not."""
-    streamed = tx.chunked(lax.map, size=_SIZE, in_axes=entry.in_axes)(entry.fn)
     try:
-        jax.eval_shape(streamed, *entry.inputs(_ROWS))
+        jax.eval_shape(transform(in_axes=entry.in_axes)(entry.fn), *entry.inputs(_ROWS))
     except tx.RowMixingError as error:
         text = str(error).partition(". Fix: ")[0]
         if "cannot be traced" in text:
@@ -49,18 +56,27 @@ def reason(entry: Entry) -> str | None:
             return f"cannot be traced for an unknown number of rows: {asked[1] if asked else 'it needs a Python int'}"
         if "is another program" in text:
             return "is another program for a known number of rows: a decision on n"
+        if "kinds of length" in text:
+            return "does something else for too many lengths"
         return re.sub(r"^.*? got (\S+) at .*?: (?=[a-z]+\d*\[|→)", r"\1: ", text)
     return None
 
 
-def main() -> None:
-    found = {entry.name: why for entry in ENTRIES if (why := reason(entry)) is not None}
+def section(name: str, what: str, transform: Callable[..., Any]) -> str:
+    """The part of the page about one transform."""
+    found = {entry.name: why for entry in ENTRIES if (why := reason(entry, transform)) is not None}
     found = {name: why for name, why in _BY_STATE.items() if any(entry.name == name for entry in ENTRIES)} | found
     traced = len(ENTRIES) - sum("cannot be traced" in why for why in found.values())
     lowered = len(ENTRIES) - len(found)
     rows = "\n".join(f"| `{name}` | {why.replace('|', '/')} |" for name, why in sorted(found.items()))
-    _PAGE.write_text(_HEAD.format(lowered=lowered, traced=traced, share=lowered / traced, rows=rows))
-    sys.stdout.write(f"{lowered} of {traced} run as a stream, {len(found)} are refused\n")
+    sys.stdout.write(f"{lowered} of {traced} {what}, {len(found)} are refused\n")
+    return _SECTION.format(name=name, what=what, lowered=lowered, traced=traced, share=lowered / traced, rows=rows)
+
+
+def main() -> None:
+    chunked = section("chunked", "run as a stream", functools.partial(tx.chunked, lax.map, size=_SIZE))
+    padded = section("pad_static", "run with padding", functools.partial(tx.pad_static, _MOST))
+    _PAGE.write_text(_HEAD + chunked + padded)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ the end of the run.
 
 import of_chunks
 import of_derivatives
+import of_masks
 import of_nothing
 import of_padding
 import of_ports
@@ -17,7 +18,7 @@ import erythroxy_tx as tx
 
 FAULTS = [
     fault
-    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows)
+    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows, of_masks)
     for fault in module.FAULTS
 ]
 

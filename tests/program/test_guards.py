@@ -109,7 +109,7 @@ def test_a_trace_serves_every_number_that_answers_alike() -> None:
     seen = []
 
     def fn(x):
-        seen.append(symbol_for(40).name)
+        seen.append(symbol_for(40).names)
         return x.cumsum(0)
 
     streamed = tx.chunked(lax.map, size=5)(fn)
@@ -134,7 +134,7 @@ def test_a_symbol_that_was_told_stands_for_one_number() -> None:
 def test_outside_of_a_trace_jax_answers_as_ever() -> None:
     dim = symbol_for(12).dim
     assert dim != 12
-    assert str(dim) == symbol_for(12).name
+    assert str(dim) == symbol_for(12).names[0]
     with pytest.raises(Exception, match="inconclusive"):
         bool(dim > 12)
 

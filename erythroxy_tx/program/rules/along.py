@@ -107,7 +107,7 @@ def _transformed(eqn: Equation) -> tuple[int, ...]:
     return tuple(range(ndim - len(eqn.params["fft_lengths"]), ndim))
 
 
-_FACTORIZATIONS = [
+FACTORIZATIONS = [
     "cholesky",
     "eig",
     "eigh",
@@ -125,7 +125,7 @@ RULES: dict[str, Rule] = {
     "sort": Along(_sorted, on_all_rows=True),
     "top_k": Along(_top, on_all_rows=True),
     "fft": Along(_transformed),
-    **dict.fromkeys(_FACTORIZATIONS, Batched()),
+    **dict.fromkeys(FACTORIZATIONS, Batched()),
     "lu_pivots_to_permutation": Batched(1),
     "triangular_solve": TriangularSolve(),
     **dict.fromkeys(["random_gamma", "threefry2x32", "iota_2x32_shape"], Whole()),

@@ -173,6 +173,11 @@ def _groups(eqn: Equation) -> list[_Group] | None:
     return found
 
 
+def leads(eqn: Equation) -> bool:
+    """Whether rows lead in a reshape wherever they are in it."""
+    return _groups(eqn) is not None
+
+
 def _same(source: Any, ins: list[int], out: Any, outs: list[int]) -> bool:
     left: Any = math.prod((source.shape[a] for a in ins), start=1)
     right: Any = math.prod((out.shape[a] for a in outs), start=1)

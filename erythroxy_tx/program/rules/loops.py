@@ -98,7 +98,7 @@ class Scan(_Nested):
             eqn.symbolic["length"],
             eqn.params["reverse"],
             wants,
-            lambda ins: _strong(
+            lambda ins: strong(
                 eqn.ins[consts:xs], [_given(v, x) for v, x in zip(eqn.ins, ins, strict=True)][consts:xs]
             ),
             step,
@@ -109,7 +109,7 @@ class Scan(_Nested):
     def again(self, eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
         consts, carried = _compat.scan_counts(eqn)
         xs = consts + carried
-        start = _strong(eqn.ins[consts:xs], ins[consts:xs])
+        start = strong(eqn.ins[consts:xs], ins[consts:xs])
         carry, ys = _scan(eqn, ins[:consts], start, ins[xs:], eqn.params["length"], runs[0])
         return [*carry, *ys]
 
@@ -125,12 +125,12 @@ def _scan(
 
     def body(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
         outs = run([*consts, *carry, *x])
-        return _strong(eqn.outs[:carried], outs[:carried]), outs[carried:]
+        return strong(eqn.outs[:carried], outs[:carried]), outs[carried:]
 
     return lax.scan(body, start, xs, length=length, reverse=eqn.params["reverse"], unroll=eqn.params["unroll"])
 
 
-def _strong(values: list[Value], leaves: Leaves) -> Leaves:
+def strong(values: list[Value], leaves: Leaves) -> Leaves:
     """Leaves as a loop carries them: of the dtype that they have, and not weakly."""
     return [x if v.keys else _compat.convert(x, v.dtype, weak_type=False) for v, x in zip(values, leaves, strict=True)]
 
@@ -149,14 +149,14 @@ class While(_Nested):
             return runs[0]([*cond_consts, *state])[0]
 
         def body(state: Any) -> Any:
-            after = _strong(eqn.outs, runs[1]([*body_consts, *state]))
+            after = strong(eqn.outs, runs[1]([*body_consts, *state]))
             on = goes_on(state) if eqn.predicate_is_batched else jnp.ones((), bool)
             if not jnp.ndim(on):
                 return after
             each = [jnp.reshape(on, on.shape + (1,) * (jnp.ndim(x) - on.ndim)) for x in after]
             return [jnp.where(e, new, old) for e, new, old in zip(each, after, state, strict=True)]
 
-        return list(lax.while_loop(lambda s: jnp.any(goes_on(s)), body, _strong(eqn.outs, start)))
+        return list(lax.while_loop(lambda s: jnp.any(goes_on(s)), body, strong(eqn.outs, start)))
 
 
 class Cond(_Nested):
@@ -167,7 +167,7 @@ class Cond(_Nested):
 
     def again(self, eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
         def branch(run: Callable[[Leaves], Leaves]) -> Callable[..., Leaves]:
-            return lambda *args: _strong(eqn.outs, run(list(args)))
+            return lambda *args: strong(eqn.outs, run(list(args)))
 
         return list(lax.switch(ins[0], [branch(run) for run in runs], *ins[1:]))
 

@@ -41,16 +41,19 @@ class RandomBits(Rule):
             row = lax.broadcasted_iota(jnp.uint32, shape, axis)
             first = jnp.asarray(at(part.start) if part else 0).astype(jnp.uint32)
             position = position + (row + first) * jnp.uint32(each)
-        position = jnp.broadcast_to(position, shape)
-        data = jax.random.key_data(ins[0])
-        high, low = _compat.threefry(data[0], data[1], jnp.zeros_like(position), position)
-        if eqn.name == "random_split":
-            return [jax.random.wrap_key_data(jnp.stack([high, low], axis=-1), impl=_compat.key_impl(eqn.outs[0].dtype))]
-        width = eqn.params["bit_width"]
-        if width == 64:
-            wide = lax.shift_left(high.astype(jnp.uint64), jnp.uint64(32))
-            return [wide | low.astype(jnp.uint64)]
-        return [lax.convert_element_type(high ^ low, eqn.outs[0].dtype)]
+        return [drawn(eqn, ins[0], jnp.broadcast_to(position, shape))]
+
+
+def drawn(eqn: Equation, key: Any, position: Any) -> Any:
+    """What one key gives at these positions: bits, or keys split from it."""
+    data = jax.random.key_data(key)
+    high, low = _compat.threefry(data[0], data[1], jnp.zeros_like(position), position)
+    if eqn.name == "random_split":
+        return jax.random.wrap_key_data(jnp.stack([high, low], axis=-1), impl=_compat.key_impl(eqn.outs[0].dtype))
+    if eqn.params["bit_width"] == 64:
+        wide = lax.shift_left(high.astype(jnp.uint64), jnp.uint64(32))
+        return wide | low.astype(jnp.uint64)
+    return lax.convert_element_type(high ^ low, eqn.outs[0].dtype)
 
 
 RULES: dict[str, Rule] = dict.fromkeys(["random_bits", "random_split"], RandomBits())

@@ -73,26 +73,33 @@ class Picking(Rule):
     """
 
     def kind(self, eqn: Equation) -> Kind:
-        params = eqn.params
-        for i in eqn.outs[0].rows:
-            window, stride, pad = (params[k][i] for k in ("window_dimensions", "window_strides", "padding"))
-            if (int(window), int(stride)) != (1, 1) or tuple(map(int, pad)) != (0, 0):
-                return Kind.WHOLE
-        return Kind.BLOCK
+        return Kind.WHOLE if slides_along_rows(eqn) else Kind.BLOCK
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
         return [request if v.at else () for v in eqn.ins]
 
 
+def slides_along_rows(eqn: Equation) -> bool:
+    """Whether a window is longer than one row, or does not stand on each."""
+    params = eqn.params
+    for i in eqn.outs[0].rows:
+        window, stride, pad = (params[k][i] for k in ("window_dimensions", "window_strides", "padding"))
+        if (int(window), int(stride)) != (1, 1) or tuple(map(int, pad)) != (0, 0):
+            return True
+    return False
+
+
+def convolution_specs(eqn: Equation) -> tuple[Any, Any, Any]:
+    """The axes of the input, of the kernel and of the result: batch or features first, then space."""
+    numbers = eqn.params["dimension_numbers"]
+    return numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+
+
 class Convolution(Rule):
     """Rows may be a batch, a spatial axis, or what is summed over."""
 
-    def _specs(self, eqn: Equation) -> tuple[Any, Any, Any]:
-        numbers = eqn.params["dimension_numbers"]
-        return numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-
     def kind(self, eqn: Equation) -> Kind:
-        lhs, rhs, _ = self._specs(eqn)
+        lhs, rhs, _ = convolution_specs(eqn)
         left, right, made = eqn.ins[0].rows, eqn.ins[1].rows, eqn.outs[0].rows
         p = eqn.params
         grouped = p["feature_group_count"] != 1 or p["batch_group_count"] != 1
@@ -109,12 +116,12 @@ class Convolution(Rule):
 
     def _spatial(self, eqn: Equation) -> int | None:
         """The spatial axis along which the kernel is as long as there are rows, as that of a weight's gradient."""
-        lhs, rhs, _ = self._specs(eqn)
+        lhs, rhs, _ = convolution_specs(eqn)
         return next((k for k in range(2, len(lhs)) if lhs[k] in eqn.ins[0].rows and rhs[k] in eqn.ins[1].rows), None)
 
     def _source(self, eqn: Equation, request: Want) -> dict[int, Range]:
         """For each spatial axis of rows, by its number, the range of the input; it may reach past its ends."""
-        lhs, rhs, out = self._specs(eqn)
+        lhs, rhs, out = convolution_specs(eqn)
         p, found = eqn.params, {}
         for k in range(2, len(lhs)):
             if lhs[k] in eqn.ins[0].rows:
@@ -124,7 +131,7 @@ class Convolution(Rule):
         return found
 
     def wants(self, eqn: Equation, request: Want) -> list[Want | None]:
-        lhs, rhs, out = self._specs(eqn)
+        lhs, rhs, out = convolution_specs(eqn)
         left: list[Range | None] = list(whole(eqn.ins[0]))
         right: list[Range | None] = list(whole(eqn.ins[1]))
         left[lhs[0]], right[rhs[0]] = request[out[0]], request[out[1]]
@@ -133,7 +140,7 @@ class Convolution(Rule):
         return [tuple(left), tuple(right)]
 
     def block(self, eqn: Equation, request: Want, ins: list[Any], at: At) -> list[Any]:
-        lhs, _, _ = self._specs(eqn)
+        lhs, _, _ = convolution_specs(eqn)
         x, padding = ins[0], list(eqn.params["padding"])
         for k, part in self._source(eqn, request).items():
             x = spread(x, lhs[k], part, eqn.ins[0].at[lhs[k]], 0, at)
@@ -141,7 +148,7 @@ class Convolution(Rule):
         return bound(eqn, [x, ins[1]], padding=tuple(padding))
 
     def fold(self, eqn: Equation) -> Folding:
-        lhs, rhs, out = self._specs(eqn)
+        lhs, rhs, out = convolution_specs(eqn)
         p, k = eqn.params, self._spatial(eqn)
         kind = jnp.dtype(wide(eqn.outs[0].dtype))
         left, right = (lhs[1], rhs[1]) if k is None else (lhs[k], rhs[k])

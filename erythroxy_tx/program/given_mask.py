@@ -1,0 +1,38 @@
+"""How long the results of a function are that masks by itself: read off from two lengths of its arguments."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.pad_call import PadCall
+
+
+def sizes_of(call: PadCall, fn: Callable[..., Any], lengths: tuple[Any, ...]) -> list[list[Any]]:
+    """How long each axis of each result is, for these lengths.
+
+    **Raises:** `RowMixingError` if a result does not grow by one entry with each row.
+    """
+    counts = tuple(jax.ShapeDtypeStruct((), jnp.int32) for _ in call.most)
+
+    def shapes(rows: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return [x.shape for x in jtu.tree_leaves(jax.eval_shape(fn, *call.types(rows), lengths=counts))]
+
+    most = shapes(call.most)
+    found: list[list[Any]] = [list(shape) for shape in most]
+    for k, size in enumerate(call.most):
+        more = shapes(tuple(size + (i == k) for i, size in enumerate(call.most)))
+        for out, (one, two) in enumerate(zip(most, more, strict=True)):
+            for axis, (short, long) in enumerate(zip(one, two, strict=True)):
+                if long == short:
+                    continue
+                if long != short + 1 or not isinstance(found[out][axis], int):
+                    raise RowMixingError(
+                        f"{call.label} gives f{list(one)} for {size} rows and {list(two)} for {size + 1}. Expected a "
+                        "result that grows by one with each row. Fix: reshape it outside of the function."
+                    )
+                found[out][axis] = lengths[k] + (short - size)
+    return found

@@ -1,0 +1,100 @@
+"""The program of a call for every length up to the most. Not here: how it is called (`transforms/pad_static.py`)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.errors import RowMixingError
+from erythroxy_tx.program.derivative import vjp_of
+from erythroxy_tx.program.likeness import check_alike
+from erythroxy_tx.program.masked import Masked
+from erythroxy_tx.program.pad_call import PadCall
+from erythroxy_tx.program.regimes import Numbers
+from erythroxy_tx.program.regimes import regimes
+from erythroxy_tx.program.symbol import Symbol
+from erythroxy_tx.program.trace import Trace
+from erythroxy_tx.program.trace import hoisted
+from erythroxy_tx.program.trace import trace
+
+
+def masked_call(call: PadCall) -> tuple[Masked, list[Any]]:
+    """The program of a call, and the tracers that its function captured.
+
+    **Raises:** what the function raises for the most rows; `RowMixingError` if it has no exact form with masks.
+    """
+    source = _Source(call)
+    found = regimes(source, call.most)
+    return Masked(found, call.label, source.results[0]), source.captured
+
+
+def _derivative(found: Trace, label: str) -> Trace | None:
+    """The derivative of a program, which asks what it asks of the number of rows; None if it has none."""
+    outs: list[Any] = [v.aval for v in found.closed.jaxpr.outvars]
+    wanted, live = ([i for i, t in enumerate(types) if _is_smooth(t)] for types in (found.types, outs))
+    if not wanted or not live:
+        return None
+    try:
+        return vjp_of(found, wanted, live, label)
+    except Exception:  # noqa: BLE001  # whatever a backward rule raises; it does again where a gradient is wanted
+        return None
+
+
+def _is_smooth(kind: Any) -> bool:
+    return jnp.issubdtype(kind.dtype, jnp.inexact)
+
+
+@dataclasses.dataclass
+class _Source:
+    """The programs of a call, whose first arguments are its lengths."""
+
+    call: PadCall
+
+    def __post_init__(self) -> None:
+        self.label, self.captured = self.call.label, list[Any]()
+        self._count = [jax.ShapeDtypeStruct((), jnp.int32)] * len(self.call.most)
+        self.results: list[Any] = []
+
+    def _flat(self, *leaves: Any) -> list[Any]:
+        return self.call.flat_whole(*leaves[len(self._count) :])
+
+    def unknown(self, rows: Numbers) -> Trace:
+        symbol = self.symbol = Symbol(*self.call.limits.shown)
+        found, captured = trace(
+            self._flat, lambda s: [*self._count, *self.call.types(s.dims)], rows, lambda _: symbol, self.label
+        )
+        check_alike(found, self._known(rows), self.label)
+        found = self._with(found, captured)
+        return dataclasses.replace(found, derivative=_derivative(found, self.label))
+
+    def known(self, rows: Numbers) -> Trace:
+        found = self._with(*hoisted(self._known(rows), Symbol(*self.call.limits.shown), rows))
+        return dataclasses.replace(found, derivative=_derivative(found, self.label))
+
+    def _known(self, rows: Numbers) -> Any:
+        closed, result = jax.make_jaxpr(
+            lambda *leaves: self.call.outputs(*leaves[len(self._count) :]), return_shape=True
+        )(*self._count, *map(struct_of, self.call.types(rows)))
+        self.results.append(result)
+        first: Any = jtu.tree_structure(self.results[0])
+        structure: Any = jtu.tree_structure(result)
+        if structure != first:
+            raise RowMixingError(
+                f"{self.label} gives {structure} for {rows} rows and {first} for more. Expected one "
+                "structure for any number of rows."
+            )
+        return closed
+
+    def _with(self, found: Trace, captured: list[Any]) -> Trace:
+        """Captured tracers are the same for every number of rows, or an error."""
+        if not self.captured:
+            self.captured = captured
+        if [id(x) for x in captured] != [id(x) for x in self.captured]:
+            raise RowMixingError(
+                f"{self.label} captures other values for {found.rows} rows than for more. Expected the same. Fix: pass "
+                "them as arguments."
+            )
+        return found
