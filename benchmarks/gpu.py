@@ -71,12 +71,42 @@ def chunks_are_as_accurate_as_one_shot() -> str:
     return "" if ours <= 4 * one_shot + slack else f"{ours:.3g} from float64, one-shot {one_shot:.3g}"
 
 
+def attend(x):
+    h = jax.nn.softmax(x @ x.T / 16) @ x
+    return (h - h.mean(0)) / (h.std(0) + 1e-3), h.max(0)
+
+
+def padding_reaches_no_result() -> str:
+    """With the device's own kernels, for lengths that fill a tile and lengths that do not."""
+    x = problem()[0][:512] / 4
+    padded = tx.pad_static(512)(attend)
+    for n in (1, 31, 64, 500, 512):
+        results = [padded(*padded.pad(x[:n], fill=fill)) for fill in (0.0, float("nan"))]
+        if not all(np.array_equal(a, b) for a, b in zip(*results, strict=True)):
+            return f"what the padding holds changes the result for {n} rows"
+        for ours, unpadded in zip(results[0], jax.jit(attend)(x[:n]), strict=True):
+            if np.abs(np.asarray(ours) - np.asarray(unpadded)).max() > 2e-2:
+                return f"the result for {n} rows is another one than without padding"
+    return ""
+
+
+def results_without_rows_are_not_fetched() -> str:
+    x = problem()[0][:512]
+    padded = tx.pad_static(512)(lambda x: x.max(0))
+    padded(x)
+    with jax.transfer_guard_device_to_host("disallow"):
+        padded(x[:100]).block_until_ready()
+    return ""
+
+
 CHECKS: tuple[Callable[[], str], ...] = (
     a_resident_copy_is_the_devices_own,
     a_warm_call_transfers_nothing,
     chunks_lower_the_devices_peak,
     the_device_reports_its_peak,
     chunks_are_as_accurate_as_one_shot,
+    padding_reaches_no_result,
+    results_without_rows_are_not_fetched,
 )
 
 

@@ -30,8 +30,13 @@ class Call:
 
     def __init__(self, label: str, named: Callable[..., Any], fn: Callable[..., Any], args: tuple, kwargs: dict):
         self.label, self.named, self.fn = label, named, fn
+        self._parts = args, kwargs
         self.static, self.dynamic = split((args, kwargs), label)
-        self.names = [name for name, leaf in named_leaves(named, args, kwargs) if is_traced(leaf)]
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """What the user calls each traced leaf."""
+        return [name for name, leaf in named_leaves(self.named, *self._parts) if is_traced(leaf)]
 
     @property
     def key(self) -> tuple:
@@ -39,10 +44,11 @@ class Call:
         types = [struct_of(leaf) for leaf in self.dynamic]
         return self.static, tuple((t.shape, t.dtype, t.weak_type) for t in types)
 
-    @property
+    @functools.cached_property
     def unknown(self) -> bool:
         """Whether any dimension is an unknown number, as inside of a trace of ours."""
-        return any(_compat.is_symbolic(size) for leaf in self.dynamic for size in getattr(leaf, "shape", ()))
+        traced = [leaf for leaf in self.dynamic if isinstance(leaf, (jax.core.Tracer, jax.ShapeDtypeStruct))]
+        return any(_compat.is_symbolic(size) for leaf in traced for size in leaf.shape)
 
     def whole(self) -> Any:
         """Call the function on all rows at once."""
@@ -100,13 +106,14 @@ def like(x: Any, leaf: Any) -> Any:
     return _compat.convert(x, leaf.dtype, weak_type=leaf.weak_type)
 
 
-def axis_of(label: str, name: str, leaf: Any, axis: int) -> int:
-    """The row axis of a leaf, counted from the front.
+def axis_of(label: str, told: Callable[[], str], leaf: Any, axis: int) -> int:
+    """The row axis of a leaf, counted from the front. **Arguments:** `told`: what the user calls it.
 
     **Raises:** `ValueError` if it is not there.
     """
     shape = getattr(leaf, "shape", ())
     if not -len(shape) <= axis < len(shape):
+        name = told()
         what = "a scalar where rows are expected" if not shape else f"no axis {axis}"
         what += ", as each number of a list is one; np.asarray the list" if not shape and name.endswith("]") else ""
         raise ValueError(

@@ -64,31 +64,33 @@ class PadCall(Call):
 
     def _axes(self, limits: Limits, leaf: int, entry: Ragged | None) -> dict[int, int]:
         """For each ragged axis of a leaf, the number of its name."""
-        name, value, padded = self.names[leaf], self.dynamic[leaf], self.padded[leaf]
-        found = {}
+        value, padded = self.dynamic[leaf], self.padded[leaf]
+        found: dict[int, int] = {}
+        if entry is None and padded is None:
+            return found
         for axis, length in entry.axes if entry is not None else ():
-            found[axis_of(self.label, name, value, axis)] = limits.names.index(length)
+            found[axis_of(self.label, lambda: self.names[leaf], value, axis)] = limits.names.index(length)
         if padded is not None and not set(padded.axes) <= found.keys():
             raise ValueError(
-                f"{self.label} got {name}: a tx.Padded along {padded.axes}. Expected one along {tuple(found)}, as "
-                "in_axes= says. Fix: the axis in in_axes=; a Padded cannot be passed by keyword."
+                f"{self.label} got {self.names[leaf]}: a tx.Padded along {padded.axes}. Expected one along "
+                f"{tuple(found)}, as in_axes= says. Fix: the axis in in_axes=; a Padded cannot be passed by keyword."
             )
         if found and jnp.issubdtype(value.dtype, jax.dtypes.extended):
             raise ValueError(
-                f"{self.label} got {name}: {shape_of(value)}, random keys along an axis that is padded. Expected "
-                "numbers. Fix: pass one key and split it inside, jax.random.split(key, x.shape[0])."
+                f"{self.label} got {self.names[leaf]}: {shape_of(value)}, random keys along an axis that is padded. "
+                "Expected numbers. Fix: pass one key and split it inside, jax.random.split(key, x.shape[0])."
             )
         return found
 
-    def _given(self, name: int) -> list[tuple[str, Any, int]]:
-        """Each axis of a name: the argument, how long it is, and how much place it has to have at least."""
+    def _given(self, name: int) -> list[tuple[int, Any, int]]:
+        """Each axis of a name: which leaf, how long it is, and how much place it has to have at least."""
         found = []
         for j, axes in enumerate(self.axes):
             for axis in (axis for axis, k in axes.items() if k == name):
                 length = place = self.dynamic[j].shape[axis]
                 if (padded := self.padded[j]) is not None and axis in padded.axes:
                     length = _number(padded.lengths[padded.axes.index(axis)])
-                found.append((self.names[j], length, place))
+                found.append((j, length, place))
         return found
 
     def _length(self, name: int) -> Any:
@@ -97,36 +99,45 @@ class PadCall(Call):
             raise ValueError(
                 f"{self.label} got no argument along {self.limits.names[name]!r}. Expected one. Fix: in_axes=."
             )
-        known = {who: length for who, length, _ in given if isinstance(length, int)}
-        if len(set(known.values())) > 1:
+        known = [(j, length) for j, length, _ in given if isinstance(length, int)]
+        if len({length for _, length in known}) > 1:
+            told = ", ".join(f"{self.names[j]} has {length}" for j, length in known)
             raise ValueError(
-                f"{self.label} got different lengths: {', '.join(f'{n} has {k}' for n, k in known.items())}. Expected "
-                "one. Fix: None in in_axes= for what is whole, or pass it by keyword."
+                f"{self.label} got different lengths: {told}. Expected one. Fix: None in in_axes= for what is whole, "
+                "or pass it by keyword."
             )
-        found, *others = [length for _, length, _ in given if not isinstance(length, int)] or [
-            next(iter(known.values()))
-        ]
-        for other in (*others, *known.values()):
-            if other is not found and not isinstance(found, int):
+        traced = [length for _, length, _ in given if not isinstance(length, int)]
+        if not traced:
+            return known[0][1]
+        found = traced[0]
+        for other in (*traced[1:], *(length for _, length in known[:1])):
+            if other is not found:
                 found = eqx.error_if(found, found != other, f"{self.label} got different lengths")
         return found
 
     def _most(self, name: int) -> int:
-        who, _, place = max(self._given(name), key=lambda each: each[2])
+        leaf, _, place = max(self._given(name), key=lambda each: each[2])
         found = self.limits.over(name, place)
         if found is None:
             limit, what = self.limits.steps[name][-1], self.limits.names[name]
             along = "" if len(self.limits.names) == 1 else f" along {what!r}"
             raise LengthError(
-                f"{self.label} got {who} of length {place}{along}. Expected at most {limit}. Fix: a larger limit, or "
-                "cut it before."
+                f"{self.label} got {self.names[leaf]} of length {place}{along}. Expected at most {limit}. Fix: a "
+                "larger limit, or cut it before."
             )
         return found
 
     @property
     def key(self) -> tuple:
         """What a program depends on: the static half, and the types with place for the most."""
-        return self.static, self.most, tuple((t.shape, t.dtype, t.weak_type) for t in self.types(self.most))
+        kinds = []
+        for leaf, axes in zip(self.dynamic, self.axes, strict=True):
+            kind = leaf if isinstance(leaf, (np.ndarray, jax.Array)) else struct_of(leaf)
+            shape = (
+                [self.most[axes[i]] if i in axes else size for i, size in enumerate(kind.shape)] if axes else kind.shape
+            )
+            kinds.append((tuple(shape), kind.dtype, getattr(kind, "weak_type", False)))
+        return self.static, self.most, tuple(kinds)
 
     def types(self, rows: tuple[Any, ...]) -> list[jax.ShapeDtypeStruct]:
         """The types of the traced leaves for these lengths, which may be unknown."""

@@ -1,5 +1,6 @@
 """One call of a function on rows: which leaves are rows, and how many rows there are. Not here: how they are cut."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,10 @@ class RowCall(Call):
         leaves = named_leaves(named, args, kwargs)
         axes += [None] * (len(leaves) - len(axes))
         traced = [(name, leaf, axis) for (name, leaf), axis in zip(leaves, axes, strict=True) if is_traced(leaf)]
-        self.axes = [None if axis is None else axis_of(label, name, leaf, axis) for name, leaf, axis in traced]
+        self.axes = [
+            None if axis is None else axis_of(label, functools.partial(str, name), leaf, axis)
+            for name, leaf, axis in traced
+        ]
         lengths = {n: x.shape[a] for (n, x, _), a in zip(traced, self.axes, strict=True) if a is not None}
         if not lengths:
             raise ValueError(

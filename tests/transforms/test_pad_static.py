@@ -69,7 +69,7 @@ def test_one_compile_for_every_length() -> None:
     padded = tx.pad_static(16)(everything)
     padded(X[:5])
     with compiles() as seen:
-        for n in RNG.integers(1, 17, 40):
+        for n in RNG.integers(1, 17, 200):
             padded(X[:n])
             padded(jax.device_put(X[:n]))
     assert not seen
@@ -162,6 +162,21 @@ def test_effects_are_refused() -> None:
         tx.pad_static(16)(fn)(X)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_random_numbers_in_every_layout(axis: int, dtype) -> None:
+    x = np.moveaxis(RNG.normal(size=(16, 3, 2)).astype(dtype), 0, axis)
+    for n in (1, 7, 16):
+        part = np.take(x, range(n), axis)
+        same(lambda x: x + jax.random.normal(jax.random.key(3), x.shape, x.dtype), part, in_axes=axis)
+
+
+def test_random_numbers_of_other_generators_are_refused() -> None:
+    key = jax.random.key(0, impl="rbg")
+    with pytest.raises(tx.RowMixingError, match="drawn by rbg"):
+        tx.pad_static(16)(lambda x: x + jax.random.normal(key, x.shape))(X[:3])
+
+
 # ---------------------------------------------------------------------- several arguments, several lengths
 
 
@@ -173,6 +188,16 @@ def test_arguments_of_different_lengths() -> None:
     padded = tx.pad_static(16)(lambda x, y: (x * y).sum())
     with pytest.raises(ValueError, match="x has 9, y has 8"):
         padded(X[:9], X[:8])
+
+
+def test_one_length_along_both_axes() -> None:
+    padded = tx.pad_static({"n": 8}, in_axes={0: "n", 1: "n"})(
+        lambda a: jnp.linalg.solve(a @ a.T + jnp.eye(a.shape[0]), a)
+    )
+    a = X[:5] @ X[:5].T
+    np.testing.assert_allclose(padded(a), np.linalg.solve(a @ a.T + np.eye(5), a), rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="a has 5, a has 4"):
+        padded(a[:, :4])
 
 
 def test_other_axes_and_trees() -> None:
