@@ -120,10 +120,18 @@ class Masked:
         """Run the branch of the regime that the first arguments are the numbers of rows of."""
         if len(self.runs) == 1:
             return branch(self.runs[0], args)
-        lengths, index = tuple(args[: len(self.runs[0].rows)]), jnp.int32(0)
-        for place, one in enumerate(self.runs):
-            index = jnp.where(one.holds(lengths), place, index)
-        return list(lax.switch(index, [functools.partial(branch, one) for one in self.runs], args))
+        branches = [functools.partial(branch, one) for one in self.runs]
+        return list(lax.switch(self._chosen(args)[1], branches, args))
+
+    def _chosen(self, args: Leaves) -> tuple[Any, Any]:
+        """Whether there is a program for the numbers of rows among the arguments, and which of those that run."""
+        lengths = tuple(args[: len(self.regimes[0].rows)])
+        there, index = jnp.zeros((), bool), jnp.int32(0)
+        for one in reversed(self.regimes):  # those that come first were asked first
+            holds = one.holds(lengths)
+            there = jnp.where(holds, one.trace is not None, there)
+            index = jnp.where(holds, self.runs.index(one) if one.trace is not None else 0, index)
+        return there, index
 
     # ------------------------------------------------------------------ numbers of rows
 
@@ -143,12 +151,9 @@ class Masked:
         """The arguments, which raise when they run if there is no result for the numbers of rows among them."""
         if self.defined.all():
             return args
-        names = len(self.regimes[0].rows)
-        holds: Any = False
-        for one in self.runs:
-            holds = holds | one.holds(tuple(args[:names]))
+        names, (there, _) = len(self.regimes[0].rows), self._chosen(args)
         text = f"{self.label} has no result, or no derivative, for this number of rows"
-        return [*(eqx.error_if(length, ~jnp.asarray(holds), text) for length in args[:names]), *args[names:]]
+        return [*(eqx.error_if(length, ~there, text) for length in args[:names]), *args[names:]]
 
     def sizes(self, lengths: tuple[Any, ...]) -> list[list[Any]]:
         """How long each axis of each result is: a number where it is always as long, or the lengths are numbers."""
@@ -164,10 +169,9 @@ class Masked:
         if all(isinstance(length, int) for length in lengths):
             one = self.regime_of(lengths)
             return one.program.symbol.at(one.program.outs[out].shape[axis], lengths)
-        found: Any = None
-        for one, dim in zip(self.runs, dims, strict=True):
-            size = one.program.symbol.at(dim, lengths)
-            found = size if found is None else jnp.where(one.holds(lengths), size, found)
+        found: Any = most
+        for one, dim in reversed(list(zip(self.runs, dims, strict=True))):
+            found = jnp.where(one.holds(lengths), one.program.symbol.at(dim, lengths), found)
         return found
 
 

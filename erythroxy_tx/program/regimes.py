@@ -83,7 +83,7 @@ class Both:
         return self.one.alike(lengths) & self.two.alike(lengths)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Regime:
     """One program, for the numbers of rows in `where`, of which `rows` are the most of each.
 
@@ -148,11 +148,18 @@ class Regime:
             if key not in self.seen
         }
         if not more or self.single:
-            return dataclasses.replace(self, trace=dataclasses.replace(trace, rows=self.rows, up_to=not self.single))
-        answers = {key: trace.symbol.answers[key] for key in more}
-        found = dataclasses.replace(self, where=np.logical_and.reduce([self.where, *more.values()])).on(trace, label)
-        narrower = tuple(Both(asked, Asked(trace.symbol, answers)) for asked in self.asked)
-        return dataclasses.replace(found, asked=narrower, seen=self.seen | answers.keys())
+            trace = dataclasses.replace(trace, rows=self.rows, up_to=not self.single)
+            if not self.single:
+                _check_growth(trace.flat, self.where, label)
+            return dataclasses.replace(self, trace=trace)
+        where = np.logical_and.reduce([self.where, *more.values()])
+        if not where[self.rows]:
+            raise RowMixingError(f"{label} has a derivative that asks for one of {self.told} rows.")
+        also = Asked(trace.symbol, {key: trace.symbol.answers[key] for key in more if key in trace.symbol.answers})
+        trace = dataclasses.replace(trace, rows=self.rows, up_to=True)
+        _check_growth(trace.flat, where, label)
+        asked = tuple(Both(each, also) for each in self.asked)
+        return Regime(where, self.rows, trace, asked, self.seen | also.answers.keys())
 
     def with_all_of(self, other: "Regime", left: np.ndarray, idle: set[tuple[str, str]], label: str) -> "Regime":
         """The regime of its program for the numbers of another one too, which does the same.
@@ -168,9 +175,9 @@ class Regime:
         where = self.where | other.where
         if self.trace is not None and isinstance(first, Asked):
             again = dataclasses.replace(self, where=left | where).on(self.trace, label, idle)
-            return dataclasses.replace(
-                again, where=again.where | where, asked=(*again.asked, *self.asked[1:], *other.asked)
-            )
+            where |= again.where
+            _check_growth(again.program, where, label)
+            return dataclasses.replace(again, where=where, asked=(*again.asked, *self.asked[1:], *other.asked))
         return dataclasses.replace(self, where=where, asked=(*self.asked, *other.asked))
 
     def does_as(self, other: "Regime") -> bool:
@@ -236,7 +243,7 @@ def _regime(source: Source, rows: Numbers, left: np.ndarray, idle: set[tuple[str
     except Exception as error:  # the function's own, for these numbers
         if first:
             raise
-        return Regime(only, rows, None, error=error)
+        return Regime(only, rows, None, (Only(rows),), error=error)
     found = Regime(left, rows, None).on(trace, source.label, idle)
     return dataclasses.replace(found, trace=source.known(rows)) if found.single else found
 
@@ -247,7 +254,8 @@ def _undefined(source: Source, rows: Numbers, left: np.ndarray, refusal: Excepti
     where[rows] = True
     if type(refusal.__cause__) is type(error):
         where = np.logical_and.reduce([left, *symbol.alike(tuple(size - 1 for size in left.shape)).values()])
-    return Regime(where, rows, None, (), error=error)
+    found = Only(rows) if where.sum() == 1 else Asked(symbol, dict(symbol.answers))
+    return Regime(where, rows, None, (found,), error=error)
 
 
 def _too_many(source: Source, found: list[Regime]) -> str:

@@ -94,7 +94,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_as_without_padding_for_every_length(name: str) -> None:
     model = MODELS[name]
-    padded, plain = tx.pad_static(MOST)(model), jax.jit(model)
+    padded, plain = (transform(lambda x: model(x)) for transform in (tx.pad_static(MOST), jax.jit))  # noqa: PLW0108
     for n in LENGTHS:
         for fill in (None, np.nan):
             got = padded(*padded.pad(X[:n], fill=fill))
