@@ -37,12 +37,16 @@ class Padded(eqx.Module):
     axes: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, data: Any, length: Any, axis: int | tuple[int, ...] = 0):
-        self.data = data
+        if not hasattr(data, "shape"):
+            raise TypeError(f"tx.Padded got data: {type(data).__name__}. Expected an array. Fix: np.asarray of it.")
         axes, lengths = (axis, length) if isinstance(axis, tuple) else ((axis,), (length,))
+        if not isinstance(lengths, tuple) or len(lengths) != len(axes):
+            raise ValueError(
+                f"tx.Padded got length={length!r} for axis={axis!r}. Expected a tuple of one for each axis."
+            )
+        self.data = data
         self.axes = tuple(a % max(data.ndim, 1) for a in axes)
-        self.lengths = tuple(
-            _length(shape_of(data), data.shape, a, size) for a, size in zip(axes, lengths, strict=True)
-        )
+        self.lengths = tuple(_length(data, a, size) for a, size in zip(axes, lengths, strict=True))
 
     @classmethod
     def made(cls, data: Any, lengths: tuple[Any, ...], axes: tuple[int, ...]) -> "Padded":
@@ -52,15 +56,28 @@ class Padded(eqx.Module):
             object.__setattr__(found, name, value)
         return found
 
+    def check_single(self, asked: str) -> None:
+        """Refuse a batch of padded arrays, which has as many lengths.
+
+        **Raises:** `ValueError`.
+        """
+        if batch := [length.shape for length in self.lengths if np.ndim(length)]:
+            raise ValueError(
+                f"tx.Padded got data: {shape_of(self.data)} and lengths of shape {batch[0]}: a batch of them. Expected "
+                f"one, for {asked}. Fix: jax.vmap, in which each is one."
+            )
+
     @property
     def length(self) -> Any:
         """How many entries are there, along the one axis that it is about."""
-        (length,) = self.lengths
-        return length
+        if len(self.lengths) != 1:
+            raise ValueError(f"tx.Padded.length got {len(self.lengths)} axes. Expected one. Fix: .lengths.")
+        return self.lengths[0]
 
     @property
     def mask(self) -> jax.Array:
         """Which entries are there: `bool[place]`, or of several axes in order."""
+        self.check_single("mask")
         sizes = [self.data.shape[axis] for axis in self.axes]
         found: Any = jnp.ones(sizes, bool)
         for i, (size, length) in enumerate(zip(sizes, self.lengths, strict=True)):
@@ -79,6 +96,7 @@ class Padded(eqx.Module):
 
         **Raises:** `ValueError` inside of a trace, where the length is not known.
         """
+        self.check_single("trim")
         if any(isinstance(length, jax.core.Tracer) for length in self.lengths):
             raise ValueError(
                 f"tx.Padded.trim got data: {shape_of(self.data)} and a length that is traced. Expected a known "
@@ -106,13 +124,22 @@ def trimmed(data: Any, sizes: dict[int, int]) -> Any:
     return _compat.weakly_typed(found) if data.weak_type else found
 
 
-def _length(data: str, shape: tuple[int, ...], axis: int, length: Any) -> Any:
+def _length(data: Any, axis: int, length: Any) -> Any:
+    shape, told = data.shape, shape_of(data)
     if not -len(shape) <= axis < len(shape):
-        raise ValueError(f"tx.Padded got data: {data} and axis={axis}. Expected an axis of the data.")
+        raise ValueError(f"tx.Padded got data: {told} and axis={axis}. Expected an axis of the data.")
+    if isinstance(length, bool) or not np.issubdtype(getattr(length, "dtype", type(length)), np.integer):
+        raise TypeError(f"tx.Padded got length={length!r}. Expected an integer, of entries along axis {axis}.")
+    if np.ndim(length):
+        raise ValueError(
+            f"tx.Padded got data: {told} and a length of shape {length.shape}. Expected one number. Fix: of a batch, "
+            "jax.vmap(lambda x, n: f(tx.Padded(x, n)))."
+        )
     if isinstance(length, jax.core.Tracer):
-        return eqx.error_if(length, (length < 0) | (length > shape[axis]), "tx.Padded got a length past its place")
-    if isinstance(length, (int, np.integer, np.ndarray)) and not 0 <= int(length) <= shape[axis]:
+        wrong = (length < 0) | (length > shape[axis])
+        return eqx.error_if(length, wrong, f"tx.Padded got data: {told} and a length below 0 or above {shape[axis]}")
+    if not isinstance(length, jax.Array) and not 0 <= int(length) <= shape[axis]:
         raise LengthError(
-            f"tx.Padded got data: {data} and length={int(length)} along axis {axis}. Expected 0 to {shape[axis]}."
+            f"tx.Padded got data: {told} and length={int(length)} along axis {axis}. Expected 0 to {shape[axis]}."
         )
     return length if isinstance(length, jax.Array) else np.int32(length)

@@ -9,10 +9,12 @@ import jax.tree_util as jtu
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.contract import weaker
+from erythroxy_tx.core.padded import Padded
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import reference
 from erythroxy_tx.core.transform import unwrapped
 
 
@@ -74,9 +76,10 @@ def contract(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> tx.contract(f, jnp.ones((8, 3)))
     (Bitwise(), AsAccurate(k=4))
     """
-    function = unwrapped(f)
+    function = reference(f)
     names = [name for transform in stack(f) for name in transform._static_names()]
-    static, dynamic = split(declare(function, names, args, kwargs), name_of(function))
+    plain_args: Any = jtu.tree_map(_data, (args, kwargs), is_leaf=lambda x: isinstance(x, Padded))
+    static, dynamic = split(declare(function, names, *plain_args), name_of(function))
 
     def plain(*leaves: Any) -> Any:
         args, kwargs = static.merge(leaves)
@@ -89,3 +92,7 @@ def contract(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             own = jtu.tree_map(lambda _, own=own: own, promise)
         promise = jtu.tree_map(weaker, promise, own)
     return promise
+
+
+def _data(x: Any) -> Any:
+    return x.data if isinstance(x, Padded) else x

@@ -106,6 +106,10 @@ class Transform(eqx.Module):
         """The contract for these arguments: one for all outputs, or a pytree of them like the result."""
         return Bitwise()
 
+    def _reference(self) -> Callable[..., Any] | None:
+        """What it is held to, where that is not the function inside as it is."""
+        return None
+
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:  # noqa: ARG002
         """What it does with these arguments, in words: a line, and more that belong to it."""
         return []
@@ -214,6 +218,15 @@ def unwrapped(fn: Any) -> Any:
     while isinstance(fn, Transform):
         fn = fn.fn
     return fn
+
+
+def reference(fn: Any) -> Callable[..., Any]:
+    """What a stack of transforms is held to: the function inside, as it is called without them."""
+    innermost, found = fn, None
+    while isinstance(innermost, Transform):
+        found = innermost._reference() or found
+        innermost = innermost.fn
+    return innermost if found is None else found
 
 
 def _first_host_side(fn: Any) -> Transform | None:

@@ -24,7 +24,16 @@ def sizes_of(call: PadCall, fn: Callable[..., Any], lengths: tuple[Any, ...]) ->
     most = shapes(call.most)
     found: list[list[Any]] = [list(shape) for shape in most]
     for k, size in enumerate(call.most):
-        more = shapes(tuple(size + (i == k) for i, size in enumerate(call.most)))
+        try:
+            more = shapes(tuple(size + (i == k) for i, size in enumerate(call.most)))
+        except Exception as error:
+            if not any(size in shape for shape in most):  # no result can have rows
+                continue
+            raise RowMixingError(
+                f"{call.label} raises for {size + 1} places, so that which results have rows cannot be told: "
+                f"{type(error).__name__}: {error}. Expected a function of any number of places. Fix: cut tables to "
+                "x.shape[0]; or return nothing with rows."
+            ) from error
         for out, (one, two) in enumerate(zip(most, more, strict=True)):
             for axis, (short, long) in enumerate(zip(one, two, strict=True)):
                 if long == short:

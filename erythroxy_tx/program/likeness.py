@@ -81,7 +81,8 @@ def _compute(eqn: Equation, numbers: dict[Value, Any]) -> None:
     """Compute what comes from literals and the number of rows alone, where it is a single number."""
     ins = [v.known if v.known is not None else numbers.get(v) for v in eqn.ins]
     single = all(not v.at and not v.keys for v in (*eqn.ins, *eqn.outs))
-    if single and ins and all(isinstance(x, (np.ndarray, jax.Array)) for x in ins) and not eqn.effects:
+    calls = bool(eqn.effects) or "callback" in eqn.name
+    if single and ins and all(isinstance(x, (np.ndarray, jax.Array)) for x in ins) and not calls:
         numbers.update(zip(eqn.outs, computed(eqn.primitive, ins, eqn.params), strict=True))
 
 

@@ -81,7 +81,7 @@ class Masked:
         try:
             return one.derived(vjp_of(one.trace, wanted, live, self.label, with_results=with_results), self.label)
         except RowMixingError as error:
-            if one.rows == self.regimes[0].rows:
+            if one is self.runs[0]:
                 raise
             return dataclasses.replace(one, trace=None, error=error)
 

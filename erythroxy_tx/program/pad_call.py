@@ -82,15 +82,16 @@ class PadCall(Call):
             )
         return found
 
-    def _given(self, name: int) -> list[tuple[int, Any, int]]:
-        """Each axis of a name: which leaf, how long it is, and how much place it has to have at least."""
+    def _given(self, name: int) -> list[tuple[tuple[int, int], Any, int]]:
+        """Each axis of a name: of which leaf, how long it is, and how much place it has to have at least."""
         found = []
         for j, axes in enumerate(self.axes):
             for axis in (axis for axis, k in axes.items() if k == name):
                 length = place = self.dynamic[j].shape[axis]
                 if (padded := self.padded[j]) is not None and axis in padded.axes:
+                    padded.check_single(self.label)
                     length = _number(padded.lengths[padded.axes.index(axis)])
-                found.append((j, length, place))
+                found.append(((j, axis), length, place))
         return found
 
     def _length(self, name: int) -> Any:
@@ -99,9 +100,11 @@ class PadCall(Call):
             raise ValueError(
                 f"{self.label} got no argument along {self.limits.names[name]!r}. Expected one. Fix: in_axes=."
             )
-        known = [(j, length) for j, length, _ in given if isinstance(length, int)]
+        if len({id(length) for _, length, _ in given}) > 1:  # of arrays on the device that are not the same one
+            given = [(who, _number(length, fetch=True), place) for who, length, place in given]
+        known = [(who, length) for who, length, _ in given if isinstance(length, int)]
         if len({length for _, length in known}) > 1:
-            told = ", ".join(f"{self.names[j]} has {length}" for j, length in known)
+            told = ", ".join(f"{self.names[j]} has {length} along axis {axis}" for (j, axis), length in known)
             raise ValueError(
                 f"{self.label} got different lengths: {told}. Expected one. Fix: None in in_axes= for what is whole, "
                 "or pass it by keyword."
@@ -109,14 +112,14 @@ class PadCall(Call):
         traced = [length for _, length, _ in given if not isinstance(length, int)]
         if not traced:
             return known[0][1]
-        found = traced[0]
+        found, names = traced[0], " and ".join(self.names[j] for (j, _), _, _ in given)
         for other in (*traced[1:], *(length for _, length in known[:1])):
             if other is not found:
-                found = eqx.error_if(found, found != other, f"{self.label} got different lengths")
+                found = eqx.error_if(found, found != other, f"{self.label} got different lengths of {names}")
         return found
 
     def _most(self, name: int) -> int:
-        leaf, _, place = max(self._given(name), key=lambda each: each[2])
+        (leaf, _), _, place = max(self._given(name), key=lambda each: each[2])
         found = self.limits.over(name, place)
         if found is None:
             limit, what = self.limits.steps[name][-1], self.limits.names[name]
@@ -177,9 +180,11 @@ def _is_padded(x: Any) -> bool:
     return isinstance(x, Padded)
 
 
-def _number(length: Any) -> Any:
-    """A length that is known on the host as an int."""
-    return int(length) if isinstance(length, (int, np.integer, np.ndarray)) else length
+def _number(length: Any, *, fetch: bool = False) -> Any:
+    """A length that is known on the host as an int; one that is on the device if it is to be fetched."""
+    known = isinstance(length, (int, np.integer, np.ndarray))
+    fetched = fetch and isinstance(length, jax.Array) and not isinstance(length, jax.core.Tracer)
+    return int(length) if known or fetched else length
 
 
 def _placed(leaf: Any, places: dict[int, int], fill: Any) -> Any:

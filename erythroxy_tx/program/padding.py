@@ -27,7 +27,15 @@ def masked_call(call: PadCall) -> tuple[Masked, list[Any]]:
     **Raises:** what the function raises for the most rows; `RowMixingError` if it has no exact form with masks.
     """
     source = _Source(call)
-    found = regimes(source, call.most)
+    known = tuple(call.lengths) if all(isinstance(n, int) for n in call.lengths) else None
+    try:
+        found = regimes(source, call.most, known)
+    except jax.errors.ConcretizationTypeError as error:
+        error.add_note(
+            f"{call.label}: numbers and bools among the arguments are traced. Fix: name them in static_argnames=; of "
+            "an Equinox module, pass the arrays of eqx.partition(model, eqx.is_array) and close over the rest."
+        )
+        raise
     return Masked(found, call.label, source.results[0]), source.captured
 
 
@@ -66,6 +74,12 @@ class _Source:
         found, captured = trace(
             self._flat, lambda s: [*self._count, *self.call.types(s.dims)], rows, lambda _: symbol, self.label
         )
+        if symbol.only is not None:
+            raise RowMixingError(
+                f"{self.label} takes the number of rows as text, or looks it up in a dict or a set. Expected a "
+                "function that is the same for any number of rows. Fix: no print or f-string of a shape; a mask or "
+                "jnp.where in place of a dict."
+            )
         check_alike(found, self._known(rows), self.label)
         found = self._with(found, captured)
         return dataclasses.replace(found, derivative=_derivative(found, self.label))

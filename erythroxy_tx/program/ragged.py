@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax.tree_util as jtu
+import numpy as np
 
 _ROWS = "rows"  # what the one length is called where it has no name
 
@@ -57,6 +58,7 @@ def limits_of(max_len: Any, buckets: Any) -> Limits:
     found = {}
     for name, steps in named.items():
         each = tuple(steps) if isinstance(steps, (tuple, list)) else (steps,)
+        each = tuple(int(n) if isinstance(n, np.integer) else n for n in each)
         good = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in each)
         if (
             not each
@@ -67,7 +69,7 @@ def limits_of(max_len: Any, buckets: Any) -> Limits:
             raise ValueError(
                 f"tx.pad_static got {what}={given!r}. Expected an int ≥ 1"
                 f"{', or for buckets several that grow' if buckets is not None else ''}; or a dict of those, by the "
-                "names of lengths."
+                "names of lengths. Fix: @tx.pad_static(512) (it takes arguments; the function comes after them)."
             )
         found[name] = each
     return Limits(tuple(found), tuple(found.values()))

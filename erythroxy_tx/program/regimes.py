@@ -136,7 +136,7 @@ class Regime:
         trace = dataclasses.replace(trace, rows=rows, up_to=not single)
         if not single:
             _check_growth(trace.flat, where, label)
-        answers = {key: trace.symbol.answers[key] for key in alike if key in trace.symbol.answers}
+        answers = {key: trace.symbol.answers[key] for key in alike}
         asked = Only(rows) if single else Asked(trace.symbol, answers)
         return Regime(where, rows, trace, (asked,), frozenset(trace.symbol.answers))
 
@@ -155,7 +155,7 @@ class Regime:
         where = np.logical_and.reduce([self.where, *more.values()])
         if not where[self.rows]:
             raise RowMixingError(f"{label} has a derivative that asks for one of {self.told} rows.")
-        also = Asked(trace.symbol, {key: trace.symbol.answers[key] for key in more if key in trace.symbol.answers})
+        also = Asked(trace.symbol, {key: trace.symbol.answers[key] for key in more})
         trace = dataclasses.replace(trace, rows=self.rows, up_to=True)
         _check_growth(trace.flat, where, label)
         asked = tuple(Both(each, also) for each in self.asked)
@@ -202,17 +202,21 @@ def _same_at(one: Trace, two: Trace, rows: Numbers) -> bool:
         return False
 
 
-def regimes(source: Source, most: Numbers) -> list[Regime]:
+def regimes(source: Source, most: Numbers, wanted: Numbers | None) -> list[Regime]:
     """The programs of a function for every number of rows up to `most`, that of the most first.
 
-    **Raises:** what the function raises for the most rows; `RowMixingError` if it has no program for them that serves
-    for fewer, or asks too much.
+    **Arguments:** `wanted`: the number of rows at hand, for which it should have a result, where that is known.
+
+    **Raises:** what the function raises for the number of rows at hand; `RowMixingError` if it has no program that
+    serves for fewer rows as well, or asks too much.
     """
     left, found, traced = np.ones([size + 1 for size in most], bool), list[Regime](), 0
     idle = set[tuple[str, str]]()  # questions that make no difference
     while left.any():
         rows, traced = tuple(int(i) for i in np.argwhere(left)[-1]), traced + 1
-        one = _regime(source, rows, left, idle, first=not found)
+        one = _regime(source, rows, left, idle, first=all(each.trace is None for each in found))
+        if one.error is not None and not found:
+            source.known(wanted or rows)  # raises where there is no result at hand
         left &= ~one.where
         host = next((i for i, each in enumerate(found) if each.does_as(one)), None)
         if host is None:
@@ -233,16 +237,12 @@ def _regime(source: Source, rows: Numbers, left: np.ndarray, idle: set[tuple[str
     except RowMixingError as refusal:
         try:
             known = source.known(rows)
-        except Exception as error:
-            if first:
-                raise
+        except Exception as error:  # noqa: BLE001  # the function's own, for these numbers
             return _undefined(source, rows, left, refusal, error)
         if first:
             raise refusal from None
         return Regime(only, rows, known, (Only(rows),))
-    except Exception as error:  # the function's own, for these numbers
-        if first:
-            raise
+    except Exception as error:  # noqa: BLE001  # likewise
         return Regime(only, rows, None, (Only(rows),), error=error)
     found = Regime(left, rows, None).on(trace, source.label, idle)
     return dataclasses.replace(found, trace=source.known(rows)) if found.single else found

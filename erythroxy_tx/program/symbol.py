@@ -65,7 +65,7 @@ class Symbol:
 
     def alike(self, most: tuple[int, ...]) -> dict[tuple[str, str], np.ndarray]:
         """For each question, for which numbers of rows, from none to `most` of each name, the answer is as it was; only
-        for those that have two. The key `("only", "")` stands for text that was taken.
+        for those that have two.
         """
         room, found = tuple(size + 1 for size in most), dict[tuple[str, str], np.ndarray]()
         for (op, text), (dim, answer) in self.answers.items():
@@ -75,9 +75,6 @@ class Symbol:
                 each[rows] = self.answered(op, dim, rows) is answer
             if not each.all():
                 found[op, text] = np.broadcast_to(each, room)
-        if self.only is not None:
-            found["only", ""] = np.zeros(room, bool)
-            found["only", ""][self.only] = True
         return found
 
     @contextlib.contextmanager

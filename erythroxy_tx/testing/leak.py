@@ -55,7 +55,7 @@ def prove_no_leak(
     >>> @tx.pad_static(8, mask="there")
     ... def mean(x, there):
     ...     return jnp.mean(x, axis=0, where=there[:, None])
-    >>> print(prove_no_leak(mean, rows(lengths(1, max_length=8), 2), max_examples=5))
+    >>> print(prove_no_leak(mean, rows(lengths(8, min_length=1), 2), max_examples=5))
     no counterexample to tx.pad_static(8, in_axes=0, mask=['there'])(mean):
       padding  5 inputs, values and gradients
     """
@@ -139,6 +139,6 @@ def _past_the_end(padded: tuple, gradients: dict[str, Any]) -> Iterator[str]:
     count = 0
     for x in jtu.tree_leaves(padded, is_leaf=lambda x: isinstance(x, Padded)):
         found = gradients.get(str(count))
-        if isinstance(x, Padded) and found is not None and np.asarray(found)[~np.asarray(x.everywhere)].any():
+        if isinstance(x, Padded) and found is not None and np.where(x.everywhere, 0, found).any():
             yield f"the gradient of {count} is not zero past the end"
         count += len(jtu.tree_leaves(x))

@@ -13,7 +13,7 @@ from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.stack import stack
 from erythroxy_tx.core.transform import Transform
-from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.transform import reference
 from erythroxy_tx.testing.attempt import Attempt
 from erythroxy_tx.testing.attempt import WayProof
 from erythroxy_tx.testing.judge import Judge
@@ -128,14 +128,14 @@ class Claim:
         options = [f"under=({way!r},)"] + ["grads=False"] * (not self.grads)
         options += [] if self.contract is None else [f"contract={in_code(self.contract)}"]
         pair = {"reference": self.reference, "candidate": self.candidate}
-        sides = {"f": self.candidate} if unwrapped(self.candidate) is self.reference else pair
+        sides = {"f": self.candidate} if reference(self.candidate) == self.reference else pair
         fn = "f" if len(sides) == 1 else f"({', '.join(sides)})"
         return script(sides, args, f"tx.testing.prove({fn}, st.just(args), {', '.join(options)})")
 
 
 def _sides(fn: Any) -> tuple[Any, Any]:
     if isinstance(fn, Transform):
-        return unwrapped(fn), fn
+        return reference(fn), fn
     if isinstance(fn, (tuple, list)) and len(fn) == 2 and all(map(callable, fn)):
         return fn[0], fn[1]
     raise TypeError(

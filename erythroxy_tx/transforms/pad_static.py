@@ -153,6 +153,9 @@ class PadStatic(Transform):
         counts = tuple(jax.ShapeDtypeStruct((), jnp.int32) for _ in call.most)
         return super().lower(*args, **kwargs, **{_LENGTHS: counts})
 
+    def _reference(self) -> Callable[..., Any] | None:
+        return self.unpadded if self._declared else None
+
     def _static_names(self) -> tuple[str, ...]:
         return self.static_argnames
 
@@ -272,8 +275,9 @@ def _check_defined(call: PadCall, masked: Masked, lengths: tuple[int, ...]) -> N
     one = masked.regime_of(lengths)
     if one.error is not None:
         count = " and ".join(map(str, lengths))
+        told = f"{type(one.error).__name__}: {str(one.error).partition(chr(10))[0]}"
         raise LengthError(
-            f"{call.label} got {count} rows, for which the function raises {type(one.error).__name__}: {one.error}. "
+            f"{call.label} got {count} rows, for which the function raises {told.rstrip('.')}. "
             "Expected a number of rows for which it has a result."
         ) from one.error
 

@@ -44,6 +44,11 @@ def reduction(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:
     return bound(eqn, [extents.only(ins[0], source, reduced, _neutral(eqn.name, source.dtype))])
 
 
+def checked(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
+    """Equinox's check of a batch: what is not there is right."""
+    return bound(eqn, [extents.only(ins[0], eqn.ins[0], fill=eqn.name == "unvmap_all")])
+
+
 def variadic(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
     """A reduction by a program of the user's. Of one that only takes extremes, the starting values change nothing."""
     reduced = [i for i in eqn.ins[0].rows if i in eqn.params["dimensions"]]
@@ -77,4 +82,4 @@ def running(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  
 _REDUCTIONS = ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"]
 RULES: dict[str, Mask] = dict.fromkeys([*_REDUCTIONS, "argmax", "argmin"], reduction)
 RULES |= dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], running)
-RULES |= {"dot_general": dot, "reduce": variadic}
+RULES |= {"dot_general": dot, "reduce": variadic, "unvmap_any": checked, "unvmap_all": checked}
