@@ -219,8 +219,8 @@ def regimes(source: Source, most: Numbers, wanted: Numbers | None) -> list[Regim
             source.known(wanted or rows)  # raises where there is no result at hand
         left &= ~one.where
         host = next((i for i, each in enumerate(found) if each.does_as(one)), None)
-        if host is None:
-            found.append(one)
+        if host is None:  # a single number of rows needs no symbol, which some derivatives cannot have
+            found.append(dataclasses.replace(one, trace=source.known(one.rows)) if one.trace and one.single else one)
         else:
             found[host] = found[host].with_all_of(one, left, idle, source.label)
             left &= ~found[host].where
@@ -230,30 +230,28 @@ def regimes(source: Source, most: Numbers, wanted: Numbers | None) -> list[Regim
 
 
 def _regime(source: Source, rows: Numbers, left: np.ndarray, idle: set[tuple[str, str]], *, first: bool) -> Regime:
-    only = np.zeros(left.shape, bool)
-    only[rows] = True
     try:
         trace = source.unknown(rows)
     except RowMixingError as refusal:
         try:
             known = source.known(rows)
         except Exception as error:  # noqa: BLE001  # the function's own, for these numbers
-            return _undefined(source, rows, left, refusal, error)
+            return _undefined(source, rows, left, error)
         if first:
             raise refusal from None
+        only = np.zeros(left.shape, bool)
+        only[rows] = True
         return Regime(only, rows, known, (Only(rows),))
     except Exception as error:  # noqa: BLE001  # likewise
-        return Regime(only, rows, None, (Only(rows),), error=error)
-    found = Regime(left, rows, None).on(trace, source.label, idle)
-    return dataclasses.replace(found, trace=source.known(rows)) if found.single else found
+        return _undefined(source, rows, left, error)
+    return Regime(left, rows, None).on(trace, source.label, idle)
 
 
-def _undefined(source: Source, rows: Numbers, left: np.ndarray, refusal: Exception, error: Exception) -> Regime:
+def _undefined(source: Source, rows: Numbers, left: np.ndarray, error: Exception) -> Regime:
     """The numbers of rows for which a function raises: all that answer what it asked before alike."""
-    where, symbol = np.zeros(left.shape, bool), source.symbol
+    symbol = source.symbol
+    where = np.logical_and.reduce([left, *symbol.alike(tuple(size - 1 for size in left.shape)).values()])
     where[rows] = True
-    if type(refusal.__cause__) is type(error):
-        where = np.logical_and.reduce([left, *symbol.alike(tuple(size - 1 for size in left.shape)).values()])
     found = Only(rows) if where.sum() == 1 else Asked(symbol, dict(symbol.answers))
     return Regime(where, rows, None, (found,), error=error)
 
