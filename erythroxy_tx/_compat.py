@@ -151,13 +151,12 @@ def _factor_at(factor: Any, values: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def deciding(decide: Callable[[str, Any, bool], bool], told: Callable[[str, Any], str]) -> Iterator[None]:
+def deciding(decide: Callable[[str, Any], bool], told: Callable[[str, Any], str]) -> Iterator[None]:
     """Answer what JAX cannot decide about a symbolic dimension in this thread: 0.10.2, 0.12.0.
 
     **Arguments:**
 
-    - `decide(op, dim, user)`: whether `dim == 0` (op `"=="`), `dim >= 0` (op `">="`), or `dim` counts as true
-        (`"bool"`); `user` tells that code outside JAX asks.
+    - `decide(op, dim)`: whether `dim == 0` (op `"=="`), `dim >= 0` (op `">="`), or `dim` counts as true (`"bool"`).
     - `told(how, dim)`: the text of a number, when code outside JAX takes a dimension as text or hashes it (`how` is
         `"str"` or `"hash"`); called with `"int"` when it asks for the number, which then is an error.
     """
@@ -233,7 +232,7 @@ def _compared(name: str, a: Any, b: Any, otherwise: Callable[[Any, Any], Any]) -
     elif equality and _is_looked_up(sys._getframe(2)):
         answer = False
     else:
-        answer = by[0]("==" if equality else ">=", turned, _is_user(sys._getframe(2)))
+        answer = by[0]("==" if equality else ">=", turned)
     return answer is (name not in ("gt", "lt", "ne"))
 
 
@@ -263,7 +262,7 @@ def _install() -> None:  # noqa: C901  # one short method after another
     methods |= {f"__{name}__": needs_number for name in _NEEDS_NUMBER.split()}
 
     def truth(self: Any) -> bool:
-        return True if (by := getattr(_ASKED, "by", None)) is None else by[0]("bool", self, True)  # noqa: FBT003
+        return True if (by := getattr(_ASKED, "by", None)) is None else by[0]("bool", self)
 
     def hash_(self: Any) -> int:
         return hashed(self) if (by := _asked_by_user()) is None else hash(int(by[1]("hash", self)))

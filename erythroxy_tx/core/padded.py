@@ -138,7 +138,7 @@ def _length(data: Any, axis: int, length: Any) -> Any:
     if isinstance(length, jax.core.Tracer):
         wrong = (length < 0) | (length > shape[axis])
         return eqx.error_if(length, wrong, f"tx.Padded got data: {told} and a length below 0 or above {shape[axis]}")
-    if not isinstance(length, jax.Array) and not 0 <= int(length) <= shape[axis]:
+    if not 0 <= int(length) <= shape[axis]:
         raise LengthError(
             f"tx.Padded got data: {told} and length={int(length)} along axis {axis}. Expected 0 to {shape[axis]}."
         )

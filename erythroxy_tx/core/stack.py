@@ -14,7 +14,6 @@ from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
-from erythroxy_tx.core.transform import reference
 from erythroxy_tx.core.transform import unwrapped
 
 
@@ -92,6 +91,15 @@ def contract(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             own = jtu.tree_map(lambda _, own=own: own, promise)
         promise = jtu.tree_map(weaker, promise, own)
     return promise
+
+
+def reference(fn: Any) -> Callable[..., Any]:
+    """What a stack of transforms is held to: the function inside, as it is called without them."""
+    innermost, found = fn, None
+    while isinstance(innermost, Transform):
+        found = innermost._reference() or found
+        innermost = innermost.fn
+    return innermost if found is None else found
 
 
 def _data(x: Any) -> Any:

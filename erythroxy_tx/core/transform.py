@@ -220,15 +220,6 @@ def unwrapped(fn: Any) -> Any:
     return fn
 
 
-def reference(fn: Any) -> Callable[..., Any]:
-    """What a stack of transforms is held to: the function inside, as it is called without them."""
-    innermost, found = fn, None
-    while isinstance(innermost, Transform):
-        found = innermost._reference() or found
-        innermost = innermost.fn
-    return innermost if found is None else found
-
-
 def _first_host_side(fn: Any) -> Transform | None:
     while isinstance(fn, Transform):
         if not fn.traceable:

@@ -112,12 +112,13 @@ class Program:
         return int(self.symbol.at(dim, self.rows))
 
 
-def flatten(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False) -> Program:
+def flatten(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False, asked_for: Rows | None = None) -> Program:
     """The flat program of a closed one; its constants that are None are its last inputs.
 
     **Arguments:** `up_to`: whether it is for any number of rows up to that one, so that the number is not known.
+    `asked_for`: for how many rows what is opened is answered, by default for these.
     """
-    builder = _Builder(symbol, rows, up_to=up_to)
+    builder = _Builder(symbol, rows, up_to=up_to, asked_for=rows if asked_for is None else asked_for)
     jaxpr = closed.jaxpr
     ins = [builder.value(v.aval) for v in jaxpr.invars]
     consts = []
@@ -132,8 +133,8 @@ def flatten(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False) -> 
 
 
 class _Builder:
-    def __init__(self, symbol: Symbol, rows: Rows, *, up_to: bool):
-        self.symbol, self.rows, self.up_to = symbol, rows, up_to
+    def __init__(self, symbol: Symbol, rows: Rows, *, up_to: bool, asked_for: Rows):
+        self.symbol, self.rows, self.up_to, self.asked_for = symbol, rows, up_to, asked_for
         self.equations: list[Equation] = []
         self._same: dict[Any, list[Value]] = {}
         self._inside: dict[int, tuple[Any, Program]] = {}
@@ -234,7 +235,7 @@ class _Builder:
     def _expanded(self, eqn: Any) -> Any:
         types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
         try:
-            with self.symbol.standing_for(self.rows):
+            with self.symbol.standing_for(self.asked_for):
                 return jax.make_jaxpr(lambda *xs: _compat.expanded(eqn, list(xs)))(*types)
         except (AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
             raise RowMixingError(
@@ -300,7 +301,9 @@ class _Builder:
 
     def _open(self, closed: Any) -> Program:
         if id(closed) not in self._inside:
-            self._inside[id(closed)] = closed, flatten(_compat.closed(closed), self.symbol, self.rows, up_to=self.up_to)
+            known = _compat.closed(closed)
+            inner = flatten(known, self.symbol, self.rows, up_to=self.up_to, asked_for=self.asked_for)
+            self._inside[id(closed)] = closed, inner
         return self._inside[id(closed)][1]
 
 

@@ -25,6 +25,7 @@ from erythroxy_tx.program.masks.extents import moved
 from erythroxy_tx.program.masks.run import run_masked
 from erythroxy_tx.program.regimes import Numbers
 from erythroxy_tx.program.regimes import Regime
+from erythroxy_tx.program.regimes import merged
 from erythroxy_tx.program.residuals import cut
 
 Leaves = list[Any]
@@ -33,13 +34,14 @@ Leaves = list[Any]
 class Masked:
     """A function of (numbers of rows, leaves with place for the most of them), see `derivative.RowFunction`.
 
-    **Arguments:** `regimes`: its programs, that of the most rows first. `label`: what is called, for errors.
+    **Arguments:** `finest`: its programs, that of the most rows first. `label`: what is called, for errors.
     `result`: the types of its result, for the most rows; None of a derivative.
     """
 
-    def __init__(self, regimes: list[Regime], label: str, result: Any = None):
-        self.regimes, self.label, self._result = regimes, label, result
-        self.runs = [one for one in regimes if one.trace is not None]
+    def __init__(self, finest: list[Regime], label: str, result: Any = None):
+        self.finest, self.label, self._result = finest, label, result
+        self.regimes = merged(finest, label)
+        self.runs = [one for one in self.regimes if one.trace is not None]
 
     @functools.cached_property
     def types(self) -> list[jax.ShapeDtypeStruct]:
@@ -73,15 +75,18 @@ class Masked:
         return self._switch(self.checked(args) if self._result is None else args, branch)
 
     def vjp(self, wanted: list[int], live: list[int], *, with_results: bool = False) -> "Masked":
-        return Masked([self._derived(one, wanted, live, with_results=with_results) for one in self.regimes], self.label)
+        return Masked([self._derived(one, wanted, live, with_results=with_results) for one in self.finest], self.label)
 
     def _derived(self, one: Regime, wanted: list[int], live: list[int], *, with_results: bool) -> Regime:
         if one.trace is None:
             return one
         try:
-            return one.derived(vjp_of(one.trace, wanted, live, self.label, with_results=with_results), self.label)
-        except RowMixingError as error:
-            if one is self.runs[0]:
+            derivative = vjp_of(one.trace, wanted, live, self.label, with_results=with_results)
+            if one.single:
+                return dataclasses.replace(one, trace=dataclasses.replace(derivative, rows=one.rows, up_to=False))
+            return one.on(derivative, self.label)
+        except Exception as error:
+            if one.rows == self.runs[0].rows:
                 raise
             return dataclasses.replace(one, trace=None, error=error)
 

@@ -1,12 +1,14 @@
 """The program of a call for every length up to the most. Not here: how it is called (`transforms/pad_static.py`)."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.derivative import vjp_of
@@ -15,6 +17,7 @@ from erythroxy_tx.program.masked import Masked
 from erythroxy_tx.program.pad_call import PadCall
 from erythroxy_tx.program.regimes import Numbers
 from erythroxy_tx.program.regimes import regimes
+from erythroxy_tx.program.symbol import Rows
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import hoisted
@@ -39,16 +42,35 @@ def masked_call(call: PadCall) -> tuple[Masked, list[Any]]:
     return Masked(found, call.label, source.results[0]), source.captured
 
 
-def _derivative(found: Trace, label: str) -> Trace | None:
-    """The derivative of a program, which asks what it asks of the number of rows; None if it has none."""
+def _kind_of(result: Any) -> Any:
+    leaves, treedef = jtu.tree_flatten(result)
+    return treedef, tuple((str(leaf.dtype), leaf.weak_type) for leaf in leaves)
+
+
+def _ask_sizes(closed: Any, symbol: Symbol, rows: Rows, label: str) -> None:
+    """Ask whether reshapes keep the number of entries, which JAX does not of unknown shapes."""
+    for eqn in closed.jaxpr.eqns if hasattr(closed, "jaxpr") else closed.eqns:
+        for inner in _compat.sub_jaxprs(eqn):
+            _ask_sizes(inner, symbol, rows, label)
+        if eqn.primitive.name == "reshape":
+            difference = math.prod(eqn.invars[0].aval.shape) - math.prod(eqn.outvars[0].aval.shape)
+            if _compat.is_symbolic(difference) and not symbol.ask("==", difference, rows):
+                raise RowMixingError(f"{label} reshapes {eqn.invars[0].aval} to {eqn.outvars[0].aval}.")
+
+
+def _ask_derivative(found: Trace, label: str) -> None:
+    """Let what is opened, and the derivative, ask what they ask of the number of rows."""
+    assert found.flat
     outs: list[Any] = [v.aval for v in found.closed.jaxpr.outvars]
     wanted, live = ([i for i, t in enumerate(types) if _is_smooth(t)] for types in (found.types, outs))
     if not wanted or not live:
-        return None
+        return
     try:
-        return vjp_of(found, wanted, live, label)
+        derivative = vjp_of(found, wanted, live, label)
+        assert derivative.flat
     except Exception:  # noqa: BLE001  # whatever a backward rule raises; it does again where a gradient is wanted
-        return None
+        return
+    _ask_sizes(derivative.closed, found.symbol, found.rows, label)
 
 
 def _is_smooth(kind: Any) -> bool:
@@ -80,25 +102,25 @@ class _Source:
                 "function that is the same for any number of rows. Fix: no print or f-string of a shape; a mask or "
                 "jnp.where in place of a dict."
             )
+        _ask_sizes(found.closed, symbol, rows, self.label)
         check_alike(found, self._known(rows), self.label)
         found = self._with(found, captured)
-        return dataclasses.replace(found, derivative=_derivative(found, self.label))
+        _ask_derivative(found, self.label)
+        return found
 
     def known(self, rows: Numbers) -> Trace:
-        found = self._with(*hoisted(self._known(rows), Symbol(*self.call.limits.shown), rows))
-        return dataclasses.replace(found, derivative=_derivative(found, self.label))
+        return self._with(*hoisted(self._known(rows), Symbol(*self.call.limits.shown), rows))
 
     def _known(self, rows: Numbers) -> Any:
         closed, result = jax.make_jaxpr(
             lambda *leaves: self.call.outputs(*leaves[len(self._count) :]), return_shape=True
         )(*self._count, *map(struct_of, self.call.types(rows)))
         self.results.append(result)
-        first: Any = jtu.tree_structure(self.results[0])
-        structure: Any = jtu.tree_structure(result)
+        first, structure = (_kind_of(each) for each in (self.results[0], result))
         if structure != first:
             raise RowMixingError(
                 f"{self.label} gives {structure} for {rows} rows and {first} for more. Expected one "
-                "structure for any number of rows."
+                "structure, dtype and weak type for any number of rows."
             )
         return closed
 

@@ -7,7 +7,6 @@ Not here: how a program runs for fewer rows than it has place for (`masks/`).
 import dataclasses
 import functools
 import operator
-from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 from typing import Protocol
@@ -46,14 +45,15 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Questions of a program, and how they were answered."""
+    """Questions of a program, how they were answered, and for how many rows it has place."""
 
     symbol: Symbol
     answers: Answers
+    most: Numbers
 
     def alike(self, lengths: tuple[Any, ...]) -> Any:
         """Whether these numbers of rows, which are known when it runs, answer alike."""
-        found: Any = True
+        found: Any = functools.reduce(operator.and_, [a <= b for a, b in zip(lengths, self.most, strict=True)])
         for (op, _), (dim, answer) in self.answers.items():
             value = self.symbol.at(dim, lengths)
             found = found & ((value >= 0 if op == ">=" else value == 0 if op == "==" else value != 0) == answer)
@@ -118,123 +118,99 @@ class Regime:
         """Whether it is that of these numbers of rows, which are known when it runs."""
         return functools.reduce(operator.or_, [asked.alike(lengths) for asked in self.asked])
 
-    def on(self, trace: Trace, label: str, idle: Collection[tuple[str, str]] = ()) -> "Regime":
-        """The regime of a program, for those of these numbers of rows that answer its questions alike.
-
-        **Arguments:** `idle`: questions that make no difference, as they are shown.
-        """
+    def on(self, trace: Trace, label: str) -> "Regime":
+        """The regime of a program, for those of these numbers of rows that answer its questions alike."""
         alike = trace.symbol.alike(tuple(size - 1 for size in self.where.shape))
-        alike = {key: each for key, each in alike.items() if (key[0], shown(key[1])) not in idle}
+        alike = {key: each for key, each in alike.items() if key not in self.seen}
         where = np.logical_and.reduce([self.where, *alike.values()])
-        rows = tuple(int(i.max()) for i in np.nonzero(where)) if where.any() else ()
-        if not rows or not where[rows]:
-            raise RowMixingError(
-                f"{label} asks something that only some of {self.told} rows answer alike. Expected questions about "
-                "each of several lengths, and the same in its derivative. Fix: one length, or buckets."
-            )
+        if not where[self.rows]:
+            raise RowMixingError(f"{label} has a derivative that asks for one of {self.told} rows.")
+        where, rows = where & _up_to(self.rows, where.shape), self.rows
         single = int(where.sum()) == 1
         trace = dataclasses.replace(trace, rows=rows, up_to=not single)
         if not single:
             _check_growth(trace.flat, where, label)
-        answers = {key: trace.symbol.answers[key] for key in alike}
-        asked = Only(rows) if single else Asked(trace.symbol, answers)
-        return Regime(where, rows, trace, (asked,), frozenset(trace.symbol.answers))
+        asked: Any = Asked(trace.symbol, {key: trace.symbol.answers[key] for key in alike}, rows)
+        if single:
+            asked = Only(rows)
+        elif self.asked:
+            asked = Both(self.asked[0], asked)
+        return Regime(where, rows, trace, (asked,), self.seen | trace.symbol.answers.keys())
 
-    def derived(self, trace: Trace, label: str) -> "Regime":
-        """The regime of a derivative, for those of these numbers that answer what it asks beyond alike."""
-        more = {
-            key: each
-            for key, each in trace.symbol.alike(tuple(size - 1 for size in self.where.shape)).items()
-            if key not in self.seen
-        }
-        if not more or self.single:
-            trace = dataclasses.replace(trace, rows=self.rows, up_to=not self.single)
-            if not self.single:
-                _check_growth(trace.flat, self.where, label)
-            return dataclasses.replace(self, trace=trace)
-        where = np.logical_and.reduce([self.where, *more.values()])
-        if not where[self.rows]:
-            raise RowMixingError(f"{label} has a derivative that asks for one of {self.told} rows.")
-        also = Asked(trace.symbol, {key: trace.symbol.answers[key] for key in more})
-        trace = dataclasses.replace(trace, rows=self.rows, up_to=True)
-        _check_growth(trace.flat, where, label)
-        asked = tuple(Both(each, also) for each in self.asked)
-        return Regime(where, self.rows, trace, asked, self.seen | also.answers.keys())
-
-    def with_all_of(self, other: "Regime", left: np.ndarray, idle: set[tuple[str, str]], label: str) -> "Regime":
-        """The regime of its program for the numbers of another one too, which does the same.
-
-        What JAX asked of itself, and was answered otherwise there, makes no difference: it goes to `idle`.
-        """
-        first = self.asked[0]
-        if isinstance(first, Asked):
-            for (op, text), (dim, answer) in first.answers.items():
-                changed = first.symbol.answered(op, dim, other.rows) is not answer
-                if changed and (op, text) not in first.symbol.firm:
-                    idle.add((op, shown(text)))
+    def with_all_of(self, other: "Regime", label: str) -> "Regime":
+        """The regime of its program for the numbers of another one too, for which it does the same."""
         where = self.where | other.where
-        if self.trace is not None and isinstance(first, Asked):
-            again = dataclasses.replace(self, where=left | where).on(self.trace, label, idle)
-            where |= again.where
-            _check_growth(again.program, where, label)
-            return dataclasses.replace(again, where=where, asked=(*again.asked, *self.asked[1:], *other.asked))
-        return dataclasses.replace(self, where=where, asked=(*self.asked, *other.asked))
+        assert self.trace is not None
+        trace = dataclasses.replace(self.trace, up_to=True)
+        _check_growth(trace.flat, where, label)
+        return dataclasses.replace(self, where=where, trace=trace, asked=(*self.asked, *other.asked))
 
     def does_as(self, other: "Regime") -> bool:
-        """Whether its program, and its derivative, is another one's, for the numbers of rows of that."""
-        if self.trace is None or other.trace is None or self.single or any(map(operator.gt, other.rows, self.rows)):
+        """Whether its program does what another one's does, for the numbers of rows of that."""
+        if self.trace is None or other.trace is None or any(map(operator.gt, other.rows, self.rows)):
             return False
-        pairs = [(self.trace, other.trace), (self.trace.derivative, other.trace.derivative)]
-        least = tuple(int(i) for i in np.argwhere(other.where)[0])
-        for one, two in pairs:
-            if one is None or two is None:
-                if one is not two:
-                    return False
-            elif not all(_same_at(one, two, rows) for rows in {other.rows, least}):
-                return False
-        return True
-
-
-def _same_at(one: Trace, two: Trace, rows: Numbers) -> bool:
-    try:
-        return same(one.flat_at(rows), two.flat_at(rows))
-    except (TypeError, ValueError, ZeroDivisionError):  # one of them has no shapes for so many
-        return False
+        one, two = (each.flat_at(other.rows, up_to=not other.single) for each in (self.trace, other.trace))
+        try:
+            with np.errstate(all="raise"):
+                return same(one, two, np.nonzero(other.where))
+        except FloatingPointError:  # a length over another one, which may be none
+            return False
 
 
 def regimes(source: Source, most: Numbers, wanted: Numbers | None) -> list[Regime]:
-    """The programs of a function for every number of rows up to `most`, that of the most first.
+    """The programs of a function for every number of rows up to `most`, that of the most first: one for each way in
+    which its questions, and those of its derivative, are answered.
 
     **Arguments:** `wanted`: the number of rows at hand, for which it should have a result, where that is known.
 
     **Raises:** what the function raises for the number of rows at hand; `RowMixingError` if it has no program that
     serves for fewer rows as well, or asks too much.
     """
-    left, found, traced = np.ones([size + 1 for size in most], bool), list[Regime](), 0
-    idle = set[tuple[str, str]]()  # questions that make no difference
+    left, found = np.ones([size + 1 for size in most], bool), list[Regime]()
     while left.any():
-        rows, traced = tuple(int(i) for i in np.argwhere(left)[-1]), traced + 1
-        one = _regime(source, rows, left, idle, first=all(each.trace is None for each in found))
+        rows = tuple(int(i) for i in np.argwhere(left)[-1])
+        one = _regime(source, rows, left, first=all(each.trace is None for each in found))
         if one.error is not None and not found:
             source.known(wanted or rows)  # raises where there is no result at hand
+        found.append(one)
         left &= ~one.where
-        host = next((i for i, each in enumerate(found) if each.does_as(one)), None)
-        if host is None:  # a single number of rows needs no symbol, which some derivatives cannot have
-            found.append(dataclasses.replace(one, trace=source.known(one.rows)) if one.trace and one.single else one)
-        else:
-            found[host] = found[host].with_all_of(one, left, idle, source.label)
-            left &= ~found[host].where
-        if (sum(each.trace is not None for each in found) > MOST or traced > TRACED) and left.any():
-            raise RowMixingError(_too_many(source, found))
+        if len(found) > TRACED and left.any():
+            raise RowMixingError(_too_many(source.label, found))
     return found
 
 
-def _regime(source: Source, rows: Numbers, left: np.ndarray, idle: set[tuple[str, str]], *, first: bool) -> Regime:
+def merged(finest: list[Regime], label: str) -> list[Regime]:
+    """Regimes with as few programs as do it.
+
+    **Raises:** `RowMixingError` if those are many.
+    """
+    found: list[Regime] = []
+    for one in finest:
+        host = next((i for i, each in enumerate(found) if _does_as(each, one)), None)
+        if host is None:
+            found.append(one)
+        else:
+            found[host] = found[host].with_all_of(one, label)
+    if sum(each.trace is not None for each in found) > MOST:
+        raise RowMixingError(_too_many(label, found))
+    return found
+
+
+def _does_as(one: Regime, other: Regime) -> bool:
+    try:
+        return one.does_as(other)
+    except (TypeError, ValueError, ZeroDivisionError):  # one of them has no shapes for so many rows
+        return False
+
+
+def _regime(source: Source, rows: Numbers, left: np.ndarray, *, first: bool) -> Regime:
     try:
         trace = source.unknown(rows)
     except RowMixingError as refusal:
         try:
             known = source.known(rows)
+        except RowMixingError:
+            raise
         except Exception as error:  # noqa: BLE001  # the function's own, for these numbers
             return _undefined(source, rows, left, error)
         if first:
@@ -244,7 +220,10 @@ def _regime(source: Source, rows: Numbers, left: np.ndarray, idle: set[tuple[str
         return Regime(only, rows, known, (Only(rows),))
     except Exception as error:  # noqa: BLE001  # likewise
         return _undefined(source, rows, left, error)
-    return Regime(left, rows, None).on(trace, source.label, idle)
+    found = Regime(left, rows, None).on(trace, source.label)
+    if found.single:  # which needs no symbol, that some derivatives cannot have
+        return dataclasses.replace(found, trace=source.known(rows), seen=frozenset())
+    return found
 
 
 def _undefined(source: Source, rows: Numbers, left: np.ndarray, error: Exception) -> Regime:
@@ -252,15 +231,23 @@ def _undefined(source: Source, rows: Numbers, left: np.ndarray, error: Exception
     symbol = source.symbol
     where = np.logical_and.reduce([left, *symbol.alike(tuple(size - 1 for size in left.shape)).values()])
     where[rows] = True
-    found = Only(rows) if where.sum() == 1 else Asked(symbol, dict(symbol.answers))
+    where &= _up_to(rows, where.shape)
+    found = Only(rows) if where.sum() == 1 else Asked(symbol, dict(symbol.answers), rows)
     return Regime(where, rows, None, (found,), error=error)
 
 
-def _too_many(source: Source, found: list[Regime]) -> str:
+def _up_to(rows: Numbers, room: tuple[int, ...]) -> np.ndarray:
+    """The numbers that are at most these."""
+    found = np.zeros(room, bool)
+    found[tuple(slice(0, size + 1) for size in rows)] = True
+    return found
+
+
+def _too_many(label: str, found: list[Regime]) -> str:
     ways = [asked.answers for one in found for asked in one.asked if isinstance(asked, Asked)]
     told = dict.fromkeys(shown(f"{dim} {op} 0") for asked in ways for (op, _), (dim, _) in asked.items())
     return (
-        f"{source.label} does something else for more than {len(found) - 1} kinds of length ({', '.join(told)}). "
+        f"{label} does something else for more than {len(found) - 1} kinds of length ({', '.join(told)}). "
         "Expected a function that decides little by the number of rows. Fix: a mask or jnp.where in place of "
         "Python's if, or the number of rows as an argument."
     )

@@ -34,7 +34,6 @@ class Symbol:
         self.names = tuple(f"{name}__{number}" if number else name for name in names)
         self.dims: tuple[Any, ...] = tuple(export.symbolic_shape(",".join(self.names), scope=_SCOPE))
         self.answers: dict[tuple[str, str], tuple[Any, bool]] = {}
-        self.firm: set[tuple[str, str]] = set()  # all but whether lengths are equal, asked by JAX of itself
         self.only: Rows | None = None  # the one number of rows that it stands for, if its text or hash was taken
         self.asked_number = False
 
@@ -54,6 +53,12 @@ class Symbol:
         if self.only is not None:
             return rows == self.only
         return all(self.answered(op, dim, rows) is answer for (op, _), (dim, answer) in self.answers.items())
+
+    def ask(self, op: str, dim: Any, rows: Rows) -> bool:
+        """Answer a question as for this many rows, and write it down."""
+        answer = bool(self.answered(op, dim, rows))
+        self.answers.setdefault((op, repr(dim)), (dim, answer))
+        return answer
 
     def answered(self, op: str, dim: Any, rows: Rows) -> bool | None:
         """The answer to a question for this many rows; None where it divides by none."""
@@ -81,14 +86,10 @@ class Symbol:
     def standing_for(self, rows: Rows) -> Iterator[None]:
         """Answer questions about the symbol as they are answered for this many rows."""
 
-        def decide(op: str, dim: Any, user: bool) -> bool:
+        def decide(op: str, dim: Any) -> bool:
             if op == "==" and not _compat.names_in(dim) <= set(self.names):
                 return False  # of another symbol, which something kept from before
-            answer = bool(self.answered(op, dim, rows))
-            self.answers.setdefault((op, repr(dim)), (dim, answer))
-            if user or op != "==":
-                self.firm.add((op, repr(dim)))
-            return answer
+            return self.ask(op, dim, rows)
 
         def told(how: str, dim: Any) -> str:
             if how == "int":

@@ -39,7 +39,6 @@ class Trace:
     rows: Rows
     captured: int = 0
     up_to: bool = False  # whether it is run for any number of rows up to that
-    derivative: "Trace | None" = None  # of all results by all arguments, where that was traced too
 
     def __call__(self, *args: Any) -> list[Any]:
         """The program's own equations on other values, derivative rules kept."""
@@ -53,9 +52,9 @@ class Trace:
         """The program as a flat list of equations."""
         return flatten(self.closed, self.symbol, self.rows, up_to=self.up_to)
 
-    def flat_at(self, rows: Rows) -> Program:
-        """That for a known number of rows."""
-        return flatten(self.closed, self.symbol, rows)
+    def flat_at(self, rows: Rows, *, up_to: bool) -> Program:
+        """That for another number of rows, or up to it."""
+        return flatten(self.closed, self.symbol, rows, up_to=up_to, asked_for=self.rows)
 
     @functools.cached_property
     def program(self) -> Program:

@@ -11,9 +11,9 @@ from hypothesis.strategies import SearchStrategy
 
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.stack import reference
 from erythroxy_tx.core.stack import stack
 from erythroxy_tx.core.transform import Transform
-from erythroxy_tx.core.transform import reference
 from erythroxy_tx.testing.attempt import Attempt
 from erythroxy_tx.testing.attempt import WayProof
 from erythroxy_tx.testing.judge import Judge

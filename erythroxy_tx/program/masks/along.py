@@ -5,6 +5,7 @@ rows get an identity in its place, and what would mix it with the rest is refuse
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from erythroxy_tx.program.equations import Equation
@@ -33,8 +34,11 @@ def sort(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # n
 def top(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
     """The lowest of all numbers comes after an equal one that is there."""
     axis = eqn.params.get("axis", len(eqn.ins[0].at) - 1) % len(eqn.ins[0].at)
-    rows = [axis] if axis in eqn.ins[0].rows else []
-    return bound(eqn, [extents.only(ins[0], eqn.ins[0], rows, lowest(eqn.ins[0].dtype))])
+    rows, kind = [axis] if axis in eqn.ins[0].rows else [], jnp.dtype(eqn.ins[0].dtype)
+    last = lowest(kind)
+    if jnp.issubdtype(kind, jnp.floating):  # below the lowest number comes a NaN with all bits set
+        last = np.frombuffer(b"\xff" * kind.itemsize, kind)[0]
+    return bound(eqn, [extents.only(ins[0], eqn.ins[0], rows, last)])
 
 
 def factorization(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
@@ -83,6 +87,14 @@ def _mixes(eqn: Equation) -> Leaves:
     raise mixing(eqn, "which mixes all rows", _FIX)
 
 
+def gamma(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
+    """Each number is drawn by its place in what one key gives, which is the same for fewer if the rows lead."""
+    keys = len(eqn.ins[0].at)
+    if any(axis > keys for axis in eqn.outs[0].rows) or (keys and any(axis >= keys for axis in eqn.outs[0].rows)):
+        raise mixing(eqn, "drawn by place, of which rows do not lead", "a shape whose rows come first")
+    return bound(eqn, ins)
+
+
 def by_rows(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
     """Each entry comes from entries at its own place."""
     return bound(eqn, ins)
@@ -96,5 +108,6 @@ RULES: dict[str, Mask] = {
     **dict.fromkeys(["cholesky", "lu"], with_identity),
     "lu_pivots_to_permutation": permutation,
     "triangular_solve": triangular,
-    **dict.fromkeys(["random_gamma", "threefry2x32"], by_rows),
+    "threefry2x32": by_rows,
+    "random_gamma": gamma,
 }

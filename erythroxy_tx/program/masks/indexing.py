@@ -116,7 +116,9 @@ def scatter(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  
     fits = jnp.ones(updates.shape[:0] if not batch else tuple(updates.shape[i] for i in batch), bool)
     if mapped:
         indices, inside = _kept_inside(source, indices, windows, mapped, extents)
-        fits = inside if eqn.params["mode"] == _DROPS else fits
+        fits = fits if eqn.params["mode"] == lax.GatherScatterMode.CLIP else inside
+    if partial and not kind and eqn.params["update_jaxpr"] is not None:
+        raise mixing(eqn, "by a function of its own", "jnp.where, or .at[...].set(f(x[...]))")
     if partial and not batch and not numbers.operand_batching_dims:
         firsts: list[Any] = [0] * operand.ndim
         for k, axis in enumerate(mapped):

@@ -35,7 +35,7 @@ def _shifted(
     """An input whose padding before it is as long as it has to be for the rows that are there, and what is left."""
     if not _compat.is_symbolic(pair[0]):
         return x, (int(known[0]), int(known[1]))
-    if eqn.params.get("base_dilation", eqn.params.get("lhs_dilation", (1,)))[0] != 1:
+    if eqn.params.get("base_dilation", (1,) * x.ndim)[axis] != 1:
         raise mixing(eqn, "whose dilated padding depends on the number of rows", "padding of its own length")
     low, high = int(known[0]), int(known[1])
     room, size = x.shape[axis] + low + high, x.shape[axis]

@@ -200,14 +200,14 @@ class Scatter(Rule):
         """Axes of the updates that are windows, against those of the operand."""
         numbers = eqn.params["dimension_numbers"]
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-        return dict(
-            zip(numbers.update_window_dims, [i for i in range(len(eqn.ins[0].at)) if i not in dropped], strict=True)
-        )
+        rest = [i for i in range(len(eqn.ins[0].at)) if i not in dropped]
+        return dict(zip(numbers.update_window_dims, rest, strict=True))
 
     def _first(self, eqn: Equation) -> np.ndarray | None:
         """Where the one window starts, if there is one, it is known, and it is inside."""
         known, numbers = eqn.ins[1].known, eqn.params["dimension_numbers"]
-        if not isinstance(known, np.ndarray) or len(eqn.ins[1].at) != 1 or numbers.inserted_window_dims:
+        applies = eqn.name == "scatter" and eqn.params["update_jaxpr"] is not None  # a function of its own
+        if not isinstance(known, np.ndarray) or len(eqn.ins[1].at) != 1 or numbers.inserted_window_dims or applies:
             return None
         starts = np.zeros(len(eqn.ins[0].at), np.int64)
         for axis, start in zip(numbers.scatter_dims_to_operand_dims, known, strict=True):
