@@ -19,7 +19,7 @@ class Ragged:
     given: Any = dataclasses.field(compare=False)
 
     def __repr__(self) -> str:
-        return repr(self.given)
+        return repr(dict(self.given) if isinstance(self.given, tuple) else self.given)
 
 
 @dataclasses.dataclass(frozen=True)
