@@ -183,7 +183,7 @@ def vjp_of(trace: Trace, wanted: list[int], live: list[int], label: str, *, with
         if not of_unknown(error):  # an error of the user's own is raised as it is
             jax.make_jaxpr(pull)(*(_known(kind, trace) for kind in types))
         raise refusal(f"the derivative of {label}", error) from error
-    check_asked(trace.symbol, f"the derivative of {label}")
+    check_asked(closed, trace.symbol, trace.rows, f"the derivative of {label}")
     return hoisted(closed, trace.symbol, trace.rows, up_to=trace.up_to)[0]
 
 

@@ -10,9 +10,11 @@ import jax.tree_util as jtu
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.pad_call import PadCall
 
+Growth = list[list[int | tuple[int, int]]]  # each axis of each result: its size, or (number of a length, so many more)
 
-def sizes_of(call: PadCall, fn: Callable[..., Any], lengths: tuple[Any, ...]) -> list[list[Any]]:
-    """How long each axis of each result is, for these lengths.
+
+def growth_of(call: PadCall, fn: Callable[..., Any]) -> Growth:
+    """Which axes of each result are as long as the rows.
 
     **Raises:** `RowMixingError` if a result does not grow by one entry with each row.
     """
@@ -22,7 +24,7 @@ def sizes_of(call: PadCall, fn: Callable[..., Any], lengths: tuple[Any, ...]) ->
         return [x.shape for x in jtu.tree_leaves(jax.eval_shape(fn, *call.types(rows), lengths=counts))]
 
     most = shapes(call.most)
-    found: list[list[Any]] = [list(shape) for shape in most]
+    found: Growth = [list(shape) for shape in most]
     for k, size in enumerate(call.most):
         try:
             more = shapes(tuple(size + (i == k) for i, size in enumerate(call.most)))
@@ -43,5 +45,10 @@ def sizes_of(call: PadCall, fn: Callable[..., Any], lengths: tuple[Any, ...]) ->
                         f"{call.label} gives f{list(one)} for {size} rows and {list(two)} for {size + 1}. Expected a "
                         "result that grows by one with each row. Fix: reshape it outside of the function."
                     )
-                found[out][axis] = lengths[k] + (short - size)
+                found[out][axis] = k, short - size
     return found
+
+
+def sizes_of(growth: Growth, lengths: tuple[Any, ...]) -> list[list[Any]]:
+    """How long each axis of each result is, for these lengths."""
+    return [[size if isinstance(size, int) else lengths[size[0]] + size[1] for size in each] for each in growth]

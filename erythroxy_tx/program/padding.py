@@ -1,14 +1,12 @@
 """The program of a call for every length up to the most. Not here: how it is called (`transforms/pad_static.py`)."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.derivative import vjp_of
@@ -17,7 +15,6 @@ from erythroxy_tx.program.masked import Masked
 from erythroxy_tx.program.pad_call import PadCall
 from erythroxy_tx.program.regimes import Numbers
 from erythroxy_tx.program.regimes import regimes
-from erythroxy_tx.program.symbol import Rows
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.program.trace import hoisted
@@ -47,30 +44,16 @@ def _kind_of(result: Any) -> Any:
     return treedef, tuple((str(leaf.dtype), leaf.weak_type) for leaf in leaves)
 
 
-def _ask_sizes(closed: Any, symbol: Symbol, rows: Rows, label: str) -> None:
-    """Ask whether reshapes keep the number of entries, which JAX does not of unknown shapes."""
-    for eqn in closed.jaxpr.eqns if hasattr(closed, "jaxpr") else closed.eqns:
-        for inner in _compat.sub_jaxprs(eqn):
-            _ask_sizes(inner, symbol, rows, label)
-        if eqn.primitive.name == "reshape":
-            difference = math.prod(eqn.invars[0].aval.shape) - math.prod(eqn.outvars[0].aval.shape)
-            if _compat.is_symbolic(difference) and not symbol.ask("==", difference, rows):
-                raise RowMixingError(f"{label} reshapes {eqn.invars[0].aval} to {eqn.outvars[0].aval}.")
-
-
-def _ask_derivative(found: Trace, label: str) -> None:
-    """Let what is opened, and the derivative, ask what they ask of the number of rows."""
-    assert found.flat
+def _ask_all(found: Trace, label: str) -> None:
+    """Let what is opened late, and the derivative, ask what they ask of the number of rows."""
     outs: list[Any] = [v.aval for v in found.closed.jaxpr.outvars]
     wanted, live = ([i for i, t in enumerate(types) if _is_smooth(t)] for types in (found.types, outs))
-    if not wanted or not live:
-        return
-    try:
-        derivative = vjp_of(found, wanted, live, label)
-        assert derivative.flat
-    except Exception:  # noqa: BLE001  # whatever a backward rule raises; it does again where a gradient is wanted
-        return
-    _ask_sizes(derivative.closed, found.symbol, found.rows, label)
+    opened = [found.flat]
+    if wanted and live:
+        try:
+            opened.append(vjp_of(found, wanted, live, label).flat)
+        except Exception:  # noqa: BLE001  # whatever a backward rule raises; it does again where a gradient is wanted
+            return
 
 
 def _is_smooth(kind: Any) -> bool:
@@ -102,10 +85,9 @@ class _Source:
                 "function that is the same for any number of rows. Fix: no print or f-string of a shape; a mask or "
                 "jnp.where in place of a dict."
             )
-        _ask_sizes(found.closed, symbol, rows, self.label)
         check_alike(found, self._known(rows), self.label)
         found = self._with(found, captured)
-        _ask_derivative(found, self.label)
+        _ask_all(found, self.label)
         return found
 
     def known(self, rows: Numbers) -> Trace:

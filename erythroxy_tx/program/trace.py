@@ -7,6 +7,7 @@ Not here: what the equations mean (`rows.py`), nor how questions about n are ans
 
 import dataclasses
 import functools
+import math
 import re
 import traceback
 from collections.abc import Callable
@@ -96,7 +97,7 @@ def trace(
                 closed = jax.make_jaxpr(fn)(*types(symbol))
             except Exception as error:
                 raise refusal(label, error) from error
-        check_asked(symbol, label)
+        check_asked(closed, symbol, rows, label)
         if symbol.only == known_before:
             break
     return hoisted(closed, symbol, rows)
@@ -109,13 +110,29 @@ def hoisted(closed: Any, symbol: Symbol, rows: Rows, *, up_to: bool = False) -> 
     return Trace(closed.replace(consts=kept), symbol, rows, len(captured), up_to), captured
 
 
-def check_asked(symbol: Symbol, label: str) -> None:
-    """Refuse what asked for the number of rows, was refused, and went on."""
+def check_asked(closed: Any, symbol: Symbol, rows: Rows, label: str) -> None:
+    """Refuse what asked for the number of rows, was refused, and went on; and ask what JAX leaves out."""
+    _ask_sizes(closed.jaxpr, symbol, rows, label)
     if symbol.asked_number:
         raise RowMixingError(
             f"{label} asks for the number of rows as a Python int and goes on without it. Expected a function that "
             "is the same for any number of rows. Fix: use x.shape[0] as it is, or declare out=."
         )
+
+
+def _ask_sizes(jaxpr: Any, symbol: Symbol, rows: Rows, label: str) -> None:
+    """Ask whether reshapes keep the number of entries, which JAX does not where it is unknown."""
+    for eqn in jaxpr.eqns:
+        for inner in _compat.sub_jaxprs(eqn):
+            _ask_sizes(inner, symbol, rows, label)
+        if eqn.primitive.name == "reshape":
+            before, after = (v.aval for v in (eqn.invars[0], eqn.outvars[0]))
+            difference = math.prod(before.shape) - math.prod(after.shape)
+            if _compat.is_symbolic(difference) and not symbol.ask("==", difference, rows):
+                raise RowMixingError(
+                    f"{label} reshapes {shown(before)} to {shown(after)}, at {_compat.source_line(eqn)}, which has not "
+                    "as many entries. Expected a shape that fits."
+                )
 
 
 def refusal(label: str, error: Exception) -> RowMixingError:

@@ -25,9 +25,12 @@ from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import LengthError
+from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.exact import exact_outputs
+from erythroxy_tx.program.given_mask import Growth
+from erythroxy_tx.program.given_mask import growth_of
 from erythroxy_tx.program.given_mask import sizes_of
 from erythroxy_tx.program.likeness import STREAMED
 from erythroxy_tx.program.masked import Masked
@@ -164,6 +167,11 @@ class PadStatic(Transform):
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         call = self._call(args, kwargs)
+        if call.unknown and self._declared:
+            raise TransformOrderError(
+                f"{call.label} masks by itself, inside of a function that is traced for an unknown number of rows. "
+                "Expected a known length. Fix: swap the two decorators."
+            )
         if call.unknown:  # inside of another one's trace, which treats the rows
             return call.whole()
         masked, captured = (None, []) if self._declared else self._masked(call)
@@ -186,10 +194,16 @@ class PadStatic(Transform):
                 f"{call.label} got a length that is traced, and has a result with rows. Expected a known length. Fix: "
                 "keep_padded=True, and .trim() outside of the traced function."
             )
+        for x in jtu.tree_leaves([x for x in leaves if isinstance(x, Padded)]):
+            if not isinstance(x, jax.core.Tracer):
+                x.copy_to_host_async()  # all on one way
         if known is None:
             known = tuple(int(n) for n in jax.device_get(call.lengths))
-        sizes = iter(masked.sizes(known) if masked is not None else sizes_of(call, self._plain(call), known))
+        sizes = iter(masked.sizes(known) if masked is not None else sizes_of(self._growth(call), known))
         return jtu.tree_unflatten(treedef, [_trimmed(x, next(sizes)) for x in leaves])
+
+    def _growth(self, call: PadCall) -> Growth:
+        return self._kept(("growth", call.key), lambda: growth_of(call, self._plain(call)))
 
     @property
     def _declared(self) -> bool:
@@ -223,8 +237,7 @@ class PadStatic(Transform):
         call = self._call(args, kwargs)
         if self._declared:
             found = self._plain(call)(*call.dynamic, lengths=lengths)
-            sizes = sizes_of(call, self._plain(call), lengths)
-            return _padded(found, sizes)
+            return _padded(found, sizes_of(self._growth(call), lengths))
         masked, captured = self._masked(call)
         leaves = [*lengths, *map(jnp.asarray, call.dynamic), *captured]
         if any(isinstance(n, jax.core.Tracer) for n in lengths):

@@ -452,6 +452,21 @@ def test_a_mask_of_its_own() -> None:
     np.testing.assert_array_equal(rows, X[:5] * 2)
 
 
+def test_nothing_is_traced_for_another_length_of_a_function_with_a_mask() -> None:
+    traces = []
+
+    @tx.pad_static(16, mask="there")
+    def fn(x, there):
+        traces.append(x.shape)
+        return jnp.where(there[:, None], x, 0)
+
+    fn(X[:5])
+    count = len(traces)
+    for n in range(17):
+        assert fn(X[:n]).shape == (n, 3)
+    assert len(traces) == count
+
+
 def test_a_length_of_its_own() -> None:
     @tx.pad_static(16, length="n")
     def fn(x, n):
