@@ -66,14 +66,24 @@ class _Names:
         return tuple((of_value(v), shape(v), str(v.dtype)) for v in program.outs)
 
     def _made(self, eqn: Equation, program: Program, ins: list[int], k: int) -> Any:
-        found = {key: value for key, value in eqn.symbolic.items() if not _is_program(value)}
-        params = sorted((key, str(self._sized(program.symbol, value))) for key, value in found.items())
-        return eqn.name, tuple(params), tuple(ins), k, tuple(self.of(inner) for inner in programs_of(eqn))
+        inside = tuple(self.of(inner) for inner in programs_of(eqn))
+        params = {key: value for key, value in eqn.symbolic.items() if not (inside and _is_program(value))}
+        told = tuple((key, self._told(program.symbol, params[key])) for key in sorted(params))
+        return eqn.name, told, tuple(ins), k, inside
 
-    def _sized(self, symbol: Symbol, param: Any) -> Any:
-        if type(param) is tuple:
-            return tuple(self._sized(symbol, p) for p in param)
-        return self.size(symbol, param) if _compat.is_symbolic(param) else param
+    def _told(self, symbol: Symbol, param: Any) -> Any:
+        """A parameter as a key: what is told apart by `==` with its type, else by itself."""
+        if isinstance(param, (tuple, list)):
+            return type(param), tuple(self._told(symbol, p) for p in param)
+        if _compat.is_symbolic(param):
+            return int, self.size(symbol, param)
+        if _is_program(param):
+            return _text(param)
+        if isinstance(param, (np.ndarray, np.generic)):
+            return param.dtype.str, param.shape, param.tobytes()
+        if isinstance(param, (float, complex)):
+            return type(param), repr(param)  # of zeros, each
+        return (type(param), param) if getattr(param, "__hash__", None) else id(param)
 
     def _shaped(self, source: int, shape: Any, dtype: Any) -> int:
         bare = self._bare.get(source, source)
@@ -112,6 +122,15 @@ class _Names:
 def _longer(shape: Any) -> list[Any]:
     """The lengths that are not one."""
     return [size for size in shape if size != 1]
+
+
+def _text(program: Any) -> Any:
+    """A program that is a parameter, such as how a scatter joins: its text, where that tells everything."""
+    jaxpr = _compat.closed(program).jaxpr
+    plain = not getattr(program, "consts", ()) and all(
+        isinstance(p, (int, str, type(None), np.dtype)) for eqn in jaxpr.eqns for p in eqn.params.values()
+    )
+    return str(jaxpr) if plain else id(program)
 
 
 def _is_program(param: Any) -> bool:

@@ -26,29 +26,42 @@ def growth_of(call: PadCall, fn: Callable[..., Any]) -> Growth:
     most = shapes(call.most)
     found: Growth = [list(shape) for shape in most]
     for k, size in enumerate(call.most):
+        rows = lambda n, k=k: tuple(n if i == k else most for i, most in enumerate(call.most))  # noqa: E731
         try:
-            more = shapes(tuple(size + (i == k) for i, size in enumerate(call.most)))
+            seen = {n: shapes(rows(n)) for n in sorted({0, 1, 2, 3, size // 2, size - 1, size, size + 1})}
         except Exception as error:
             if not any(size in shape for shape in most):  # no result can have rows
                 continue
             raise RowMixingError(
-                f"{call.label} raises for {size + 1} places, so that which results have rows cannot be told: "
-                f"{type(error).__name__}: {error}. Expected a function of any number of places. Fix: cut tables to "
-                "x.shape[0]; or return nothing with rows."
+                f"{call.label} raises for other numbers of places than {size}, so that which results have rows cannot "
+                f"be told: {type(error).__name__}: {error}. Expected a function of any number of places. Fix: cut "
+                "tables to x.shape[0]; or return nothing with rows."
             ) from error
-        for out, (one, two) in enumerate(zip(most, more, strict=True)):
-            for axis, (short, long) in enumerate(zip(one, two, strict=True)):
-                if long == short:
-                    continue
-                if long != short + 1 or not isinstance(found[out][axis], int):
-                    raise RowMixingError(
-                        f"{call.label} gives f{list(one)} for {size} rows and {list(two)} for {size + 1}. Expected a "
-                        "result that grows by one with each row. Fix: reshape it outside of the function."
-                    )
-                found[out][axis] = k, short - size
+        for out, axis in [(out, axis) for out, shape in enumerate(most) for axis in range(len(shape))]:
+            sizes = {n: each[out][axis] for n, each in seen.items()}
+            if set(sizes.values()) == {most[out][axis]}:
+                continue
+            more = sizes[size] - size
+            if (
+                any(found_size != max(n + more, 0) for n, found_size in sizes.items())
+                or found[out][axis] != sizes[size]
+            ):
+                raise RowMixingError(
+                    f"{call.label} gives a result whose axis {axis} is {sizes[size]} long for {size} rows, and "
+                    f"{sizes[size // 2]} for {size // 2}. Expected one that grows by one with each row. Fix: cut or "
+                    "reshape it outside of the function."
+                )
+            found[out][axis] = k, more
     return found
 
 
 def sizes_of(growth: Growth, lengths: tuple[Any, ...]) -> list[list[Any]]:
     """How long each axis of each result is, for these lengths."""
-    return [[size if isinstance(size, int) else lengths[size[0]] + size[1] for size in each] for each in growth]
+
+    def length(size: Any) -> Any:
+        if isinstance(size, int):
+            return size
+        found = lengths[size[0]] + size[1]
+        return max(found, 0) if isinstance(found, int) else jnp.maximum(found, 0)
+
+    return [[length(size) for size in each] for each in growth]

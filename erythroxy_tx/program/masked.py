@@ -70,7 +70,7 @@ class Masked:
 
     def __call__(self, args: Leaves) -> Leaves:
         def branch(one: Regime, args: Leaves) -> Leaves:
-            return _fitted(_run(self.label, one, one.program, args, zeros=self._result is None), self.types)
+            return _fitted(_run(self.label, one, one.program, args), self.types)
 
         return self._switch(self.checked(args) if self._result is None else args, branch)
 
@@ -100,7 +100,7 @@ class Masked:
 
         def forward(args: Leaves) -> Leaves:
             def branch(one: Regime, args: Leaves) -> Leaves:
-                outs = _run(self.label, one, found[one.rows].forward, args)
+                outs = _run(self.label, one, found[one.rows].forward, args, results)
                 own = {one.rows: outs[results:]}
                 spread = [x for rows in kept for x in own.get(rows, [_zeros(t) for t in kept[rows]])]
                 return [*_fitted(outs[:results], joint.types[:results]), *spread]
@@ -114,7 +114,7 @@ class Masked:
                     values = [next(left) for _ in types]
                     own += values if rows == one.rows else []
                 given = [*args[: arguments + len(live)], *own]
-                outs = _run(self.label, one, found[one.rows].backward, given, zeros=True)
+                outs = _run(self.label, one, found[one.rows].backward, given)
                 return _fitted(outs, joint.types[results:])
 
             return joint._switch(args, branch)
@@ -180,13 +180,13 @@ class Masked:
         return found
 
 
-def _run(label: str, one: Regime, program: Program, args: Leaves, *, zeros: bool = False) -> Leaves:
+def _run(label: str, one: Regime, program: Program, args: Leaves, results: int | None = None) -> Leaves:
     """A program of a regime, on arguments with place for the most rows of any."""
     given = [_placed(x, v.at) for x, v in zip(args, program.ins, strict=True)]
     if one.single:
         given[: len(one.rows)] = one.rows
     try:
-        return run_masked(program, given, zeros=zeros)
+        return run_masked(program, given, results)
     except RowMixingError as error:
         raise RowMixingError(f"{label} got {error}") from None
 

@@ -26,7 +26,7 @@ from erythroxy_tx.testing.reproduce import script
 from erythroxy_tx.testing.ways import is_smooth
 from erythroxy_tx.transforms.pad_static import PadStatic
 
-FILLINGS = (3.0, -1e30, float("nan"), float("inf"))
+FILLINGS = (3.0, -0.5, 1e7, -1e30, float("nan"), float("inf"), -float("inf"))
 _MORE = 5  # places more, for the second limit
 
 

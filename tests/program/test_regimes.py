@@ -89,6 +89,33 @@ def test_a_program_that_is_opened_late_asks_in_time() -> None:
         np.testing.assert_array_equal(padded(X[:n]), jnp.nonzero(X[:n, 0] > 0, size=3, fill_value=-3)[0])
 
 
+class Named:
+    """A function that is told apart by nothing that it says."""
+
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def __repr__(self) -> str:
+        return "Named()"
+
+    def __call__(self, a, b):
+        return a * b + a + b * self.factor
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.at[jnp.array([0])].apply(jnp.exp if x.shape[0] > 5 else jnp.sin),
+        lambda x: lax.reduce_window(x, np.float32(0), Named(1.0 if x.shape[0] > 5 else 3.0), (1, 2), (1, 1), "VALID"),
+        lambda x: lax.reduce(x, np.float32(0), Named(1.0 if x.shape[0] > 5 else 3.0), (1,)),
+        lambda x: x.sum(0) * jnp.asarray([1.0, 2.0, 3.0] if x.shape[0] > 5 else [1.0, 2.0, 4.0]),
+        lambda x: jnp.pad(x, ((0, 0), (0, 1)), constant_values=0.0 if x.shape[0] > 5 else -0.0),
+    ],
+)
+def test_programs_that_differ_in_a_parameter_are_two(fn) -> None:
+    check(fn, lengths=(2, 5, 6, 16))
+
+
 # ---------------------------------------------------------------------- derivatives
 
 

@@ -582,7 +582,7 @@ def test_a_table_as_long_as_the_limit() -> None:
     table = jnp.arange(16.0)[:, None]
     own = tx.pad_static(16, mask="there")(lambda x, there: jnp.where(there[:, None], x + table, 0).sum(0))
     np.testing.assert_allclose(own(X[:5]), (X[:5] + table[:5]).sum(0), rtol=1e-6)
-    with pytest.raises(tx.RowMixingError, match="raises for 17 places, so that which results have rows"):
+    with pytest.raises(tx.RowMixingError, match="raises for other numbers of places than 16, so that"):
         tx.pad_static(16, mask="there")(lambda x, there: x + table)(X[:5])
 
 
@@ -603,3 +603,33 @@ def test_what_looks_at_a_padded_function_takes_padded_arguments_and_masks() -> N
     assert "is given there, and masks by itself" in str(tx.explain(own, X[:5]))
     plain = tx.pad_static(16)(lambda x: x.max(0))
     assert str(tx.explain(plain, X[:5])) == str(tx.explain(plain, *plain.pad(X[:5])))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, m: x[:-3],
+        lambda x, m: jnp.diff(x, axis=0),
+        lambda x, m: jnp.concatenate([x, jnp.ones((2, 3))]),
+    ],
+)
+def test_results_of_a_function_with_a_mask_that_are_shorter(fn) -> None:
+    padded = tx.pad_static(16, mask="m")(fn)
+    for n in (2, 3, 16):
+        assert padded(X[:n]).shape == fn(X[:n], None).shape
+
+
+@pytest.mark.parametrize("fn", [lambda x, m: x[::2], lambda x, m: x[: min(4, x.shape[0])]])
+def test_results_of_a_function_with_a_mask_that_grow_otherwise(fn) -> None:
+    with pytest.raises(tx.RowMixingError, match="grows by one with each row"):
+        tx.pad_static(16, mask="m")(fn)(X[:3])
+
+
+def test_padding_sets_off_no_check_of_nan_and_promotes_no_rank() -> None:
+    def fn(x):
+        turned, place = x[::-1], x.shape[0] - jnp.arange(x.shape[0])
+        return turned / turned, x * jnp.log(place)[:, None], x.at[jnp.array([0])].get(mode="fill")
+
+    with jax.debug_nans(True), jax.numpy_rank_promotion("raise"):  # noqa: FBT003
+        for a, b in zip(tx.pad_static(16)(fn)(X[:3]), fn(jnp.asarray(X[:3])), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)

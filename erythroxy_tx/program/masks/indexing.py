@@ -88,6 +88,7 @@ def _kept_inside(
         indices = indices.astype(jnp.int32)
     limits = [extents.size(value.shape[axis]) - extents.size(windows[axis]) for axis in mapped]
     most = jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits]).astype(indices.dtype)
+    most = jnp.broadcast_to(most, indices.shape)
     fits = jnp.all((indices >= 0) & (indices <= most), axis=-1)
     return jnp.clip(indices, 0, jnp.maximum(most, 0)), fits
 

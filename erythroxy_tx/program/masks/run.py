@@ -16,14 +16,15 @@ from erythroxy_tx.program.rules.rule import mixing
 Leaves = list[Any]
 
 
-def run_masked(program: Program, args: Leaves, *, zeros: bool = False) -> Leaves:
+def run_masked(program: Program, args: Leaves, results: int | None = None) -> Leaves:
     """A program whose first inputs are the numbers of rows that are there, one for each name of its symbol.
 
-    **Arguments:** `zeros`: whether its results are zero past the end, and not anything.
+    **Arguments:** `results`: how many of its outputs are zero past the end, and not anything; by default all.
     """
     extents = Extents(program.symbol, tuple(args[: len(program.symbol.names)]))
     outs = _run(program, args, extents)
-    return [extents.only(x, v) if zeros and v.rows else x for x, v in zip(outs, program.outs, strict=True)]
+    clean = [v.rows and not v.keys and (results is None or i < results) for i, v in enumerate(program.outs)]
+    return [extents.only(x, v) if zero else x for x, v, zero in zip(outs, program.outs, clean, strict=True)]
 
 
 def _run(program: Program, args: Leaves, extents: Extents) -> Leaves:
