@@ -12,8 +12,8 @@ from planted import Case
 from planted import planted
 
 import erythroxy_tx as tx
-from erythroxy_tx.program import auto
 from erythroxy_tx.program import covariance
+from erythroxy_tx.program import likeness
 from erythroxy_tx.program import rules
 from erythroxy_tx.program import stream
 from erythroxy_tx.program import variance
@@ -47,7 +47,7 @@ def streamed(patch):
     """Run a function as a stream of three rows a chunk, while something is patched."""
 
     def how(f, *args):
-        with patch(), mock.patch.object(auto, "apart", return_value=[]):
+        with patch(), mock.patch.object(likeness, "apart", return_value=[]):
             return tx.chunked(lax.map, size=3, in_axes=(0, *[None] * (len(args) - 1)))(f)(*args)
 
     return how
