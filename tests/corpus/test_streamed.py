@@ -62,17 +62,23 @@ def test_streamed(entry: Entry, rows: int, size: int) -> None:
     if "with NaN" in entry.name and rows >= _DROPPED:
         return  # what it would be compared with is wrong
     want = jax.jit(entry.fn)(*args)
-    assert jax.tree.structure(want) == jax.tree.structure(got)
-    pairs = list(zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True))
-    for a, b in pairs:
-        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-    if all(_same(a, b) for a, b in pairs):
+    if all(same(a, b) for a, b in pairs_of(want, got)):
         return
     faults = Judge(entry.fn, streamed).findings("jit", args, gradients=False).faults
     assert not faults, "\n".join(faults)
 
 
-def _same(a: Any, b: Any) -> bool:
+def pairs_of(want: Any, got: Any) -> list[tuple[Any, Any]]:
+    """The leaves of two results, which are of the same structure and types."""
+    assert jax.tree.structure(want) == jax.tree.structure(got)
+    pairs = list(zip(map(jax.numpy.asarray, jax.tree.leaves(want)), jax.tree.leaves(got), strict=True))
+    for a, b in pairs:
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+    return pairs
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two leaves are the same to the bit."""
     if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=jax.numpy.issubdtype(a.dtype, np.inexact))

@@ -15,6 +15,7 @@ from erythroxy_tx.program.masks.reductions import lowest
 from erythroxy_tx.program.masks.rule import Leaves
 from erythroxy_tx.program.masks.rule import Mask
 from erythroxy_tx.program.masks.rule import Run
+from erythroxy_tx.program.masks.rule import plain
 from erythroxy_tx.program.rules.along import FACTORIZATIONS
 from erythroxy_tx.program.rules.rule import bound
 from erythroxy_tx.program.rules.rule import mixing
@@ -69,11 +70,6 @@ def _bordered(eqn: Equation, x: Any, extents: Extents) -> Any:
     return jnp.where(inside, x, jnp.broadcast_to(diagonal, x.shape).astype(x.dtype))
 
 
-def permutation(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
-    """Rows that are there change places with each other alone."""
-    return bound(eqn, ins)
-
-
 def transform(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
     """A Fourier transform along axes of its own."""
     return bound(eqn, ins) if not _in_matrix(eqn, len(eqn.params["fft_lengths"])) else _mixes(eqn)
@@ -95,19 +91,14 @@ def gamma(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # 
     return bound(eqn, ins)
 
 
-def by_rows(eqn: Equation, ins: Leaves, extents: Extents, run: Run) -> Leaves:  # noqa: ARG001
-    """Each entry comes from entries at its own place."""
-    return bound(eqn, ins)
-
-
 RULES: dict[str, Mask] = {
     "sort": sort,
     "top_k": top,
     "fft": transform,
     **dict.fromkeys(FACTORIZATIONS, factorization),
     **dict.fromkeys(["cholesky", "lu"], with_identity),
-    "lu_pivots_to_permutation": permutation,
+    "lu_pivots_to_permutation": plain,  # rows that are there change places with each other alone
     "triangular_solve": triangular,
-    "threefry2x32": by_rows,
+    "threefry2x32": plain,
     "random_gamma": gamma,
 }
