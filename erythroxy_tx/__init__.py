@@ -6,6 +6,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | run a one-shot function as a stream | `chunked` |
 | compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
+| stop at a silent compile, and see them all | `no_recompile`, `compiles` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
 | search for a counterexample | `testing.prove`, `testing.prove_relocation` |
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+    from erythroxy_tx.compiling.recorder import compiles as compiles
     from erythroxy_tx.core.cache import clear as clear
     from erythroxy_tx.core.contract import AsAccurate as AsAccurate
     from erythroxy_tx.core.contract import Bitwise as Bitwise
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.measurement.timing import measure as measure
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
     from erythroxy_tx.transforms.chunked import chunked as chunked
+    from erythroxy_tx.transforms.no_recompile import no_recompile as no_recompile
     from erythroxy_tx.transforms.pad_static import pad_static as pad_static
     from erythroxy_tx.transforms.vram_resident import vram_resident as vram_resident
 
@@ -54,8 +57,10 @@ _HOME = {
     "pad_static": "transforms.pad_static",
     "Padded": "core.padded",
     "vram_resident": "transforms.vram_resident",
+    "no_recompile": "transforms.no_recompile",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
+    "compiles": "compiling.recorder",
     "contract": "core.stack",
     "explain": "core.explanation",
     "stack": "core.stack",

@@ -30,7 +30,15 @@ class RelocationError(IdentityError):
 
 
 class RetraceError(ErythroxyError, AssertionError):
-    """A function that was said to be warm was traced or compiled again."""
+    """A function that was said to be warm was traced or compiled again.
+
+    `changes` holds what differs from an earlier call, each with `kind`, `path`, `before`, `after` and `fix`; `stage`
+    what was about to run, `"trace"`, `"lowering"` or `"compile"`; `function` what JAX calls it.
+    """
+
+    changes: tuple = ()
+    stage: str = ""
+    function: str = ""
 
 
 class RowMixingError(ErythroxyError, ValueError):

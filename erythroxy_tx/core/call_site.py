@@ -12,6 +12,7 @@ from typing import Any
 from erythroxy_tx.core.transform import Transform
 
 _PACKAGE = __name__.partition(".")[0]
+_LIBRARIES = {_PACKAGE, "jax", "jaxlib", "equinox", "numpy", "contextlib", "functools", "threading"}
 
 
 def frames() -> Iterator[types.FrameType]:
@@ -20,6 +21,15 @@ def frames() -> Iterator[types.FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def user_line() -> str:
+    """The line that is running of code which is no library's, as `train.py:12 (fit)`."""
+    for frame in frames():
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            code = frame.f_code
+            return f"{code.co_filename}:{frame.f_lineno} ({getattr(code, 'co_qualname', code.co_name)})"
+    return "in a host callback"
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
@@ -122,6 +123,16 @@ def trimmed(data: Any, sizes: dict[int, int]) -> Any:
     with jax.transfer_guard("allow"):
         found = jax.device_put(np.asarray(data)[cut], device)
     return _compat.weakly_typed(found) if data.weak_type else found
+
+
+def as_padded(found: Any, sizes: list[list[Any]]) -> Any:
+    """Arrays of which some sizes are lengths, those that are no ints, as `Padded`."""
+    leaves, treedef = jtu.tree_flatten(found)
+    made = []
+    for x, size in zip(leaves, sizes, strict=True):
+        axes = tuple(axis for axis, n in enumerate(size) if not isinstance(n, int))
+        made.append(Padded.made(x, tuple(jnp.asarray(size[a], jnp.int32) for a in axes), axes) if axes else x)
+    return jtu.tree_unflatten(treedef, made)
 
 
 def _length(data: Any, axis: int, length: Any) -> Any:

@@ -30,7 +30,7 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     """The signature of a callable, or None where Python cannot tell (some builtins)."""
     try:
-        return inspect.signature(fn)
+        return getattr(fn, "user_signature", None) or inspect.signature(fn)
     except (TypeError, ValueError):
         return None
 

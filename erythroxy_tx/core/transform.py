@@ -110,6 +110,10 @@ class Transform(eqx.Module):
         """What it is held to, where that is not the function inside as it is."""
         return None
 
+    def _keyed(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments as far as its programs depend on them."""
+        return args, kwargs
+
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:  # noqa: ARG002
         """What it does with these arguments, in words: a line, and more that belong to it."""
         return []
@@ -221,14 +225,9 @@ def unwrapped(fn: Any) -> Any:
 
 
 def _first_host_side(fn: Any) -> Transform | None:
-    while isinstance(fn, Transform):
-        if not fn.traceable:
-            return fn
+    while isinstance(fn, Transform) and fn.traceable:
         fn = fn.fn
-    return None
-
-
-# ---------------------------------------------------------------------- programs
+    return fn if isinstance(fn, Transform) else None
 
 
 def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,9 +243,12 @@ def _of_function(wrapper: Transform, function: Callable[..., Any]) -> Callable[.
         args, kwargs = static.merge(dynamic)
         return traced(*args, **kwargs)
 
-    traced.__qualname__ = label
+    signature, code = signature_of(function), getattr(function, "__code__", None)
+    for each in (traced, merged):  # a message tells of the user's
+        vars(each).update(user_code=code, user_signature=signature)
+    traced.__qualname__ = merged.__qualname__ = label
     traced.__name__ = merged.__name__ = label.rpartition(".")[2]
-    if (signature := signature_of(function)) is not None:
+    if signature is not None:
         traced.__signature__ = signature  # type: ignore[attr-defined]
     jitted = jax.jit(traced, static_argnames=names or None)
     with_static = jax.jit(merged, static_argnums=0)

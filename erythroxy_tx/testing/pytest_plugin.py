@@ -1,17 +1,28 @@
-"""The pytest plugin: how hard this run tries to find counterexamples. Loads without JAX, and without Hypothesis
-where no profile is asked for.
+"""The pytest plugin: how hard this run tries to find counterexamples, the mark `no_recompile`, the fixture
+`compiles`, and a table of what compiled. Loads without JAX, and without Hypothesis where no profile is asked for.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 _NAMES = ("fast", "ci", "thorough")
+_MARK = "no_recompile(warmup=1): fail where the body traces or compiles anything after its warm-up"
+_HONOURED = pytest.StashKey[bool]()
+_BY_TEST = pytest.StashKey[Any]()  # of this process
+_FOUND = pytest.StashKey[list]()  # of this process and the workers together
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options `--erythroxy-*`."""
-    parser.getgroup("erythroxy_tx").addoption(
+    group = parser.getgroup("erythroxy_tx")
+    group.addoption(
+        "--erythroxy-compiles",
+        action="store_true",
+        help="at the end, a table of the slowest compiles, and of the tests that compiled most",
+    )
+    group.addoption(
         "--erythroxy-profile",
         choices=_NAMES,
         help="how many inputs Hypothesis and tx.testing.prove try: fast 6, ci 60, thorough 1000; always the same "
@@ -22,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile, after Hypothesis's own plugin loaded one."""
+    config.addinivalue_line("markers", _MARK)
+    config.stash[_FOUND] = []
     if (name := config.getoption("--erythroxy-profile")) is not None:
         from erythroxy_tx.testing.registration import load
 
@@ -32,3 +45,96 @@ def pytest_report_header(config: pytest.Config) -> Any:
     """Say which profile runs."""
     name = config.getoption("--erythroxy-profile")
     return None if name is None else f"erythroxy_tx: profile {name}"
+
+
+# ---------------------------------------------------------------------- no_recompile
+
+
+@pytest.fixture
+def compiles() -> Iterator[Any]:
+    """What this test traces, lowers and compiles: a recorder, as of `tx.compiles()`."""
+    import erythroxy_tx as tx
+
+    with tx.compiles() as recorder:
+        yield recorder
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
+    """Run the body of a test that is marked `no_recompile` as its mark says."""
+    mark = pyfuncitem.get_closest_marker("no_recompile")
+    if mark is None:
+        return (yield)
+    from erythroxy_tx.testing.marked import repeated
+
+    recorder: Any = pyfuncitem.funcargs.get("compiles")
+    body = pyfuncitem.obj
+    warmup = _warmup(mark)
+    pyfuncitem.obj = repeated(body, pyfuncitem.name, warmup, lambda: recorder.clear() if recorder is not None else None)
+    pyfuncitem.stash[_HONOURED] = True
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = body
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    """Refuse the mark where it would do nothing."""
+    result = yield
+    if item.get_closest_marker("no_recompile") is not None and not item.stash.get(_HONOURED, False):
+        pytest.fail(
+            f"{item.nodeid} is marked no_recompile, and is no test function of pytest's own (a unittest.TestCase?), so "
+            "that nothing was watched. Fix: with tx.no_recompile(): inside of it.",
+            pytrace=False,
+        )
+    return result
+
+
+def _warmup(mark: pytest.Mark) -> int:
+    warmup = mark.kwargs.get("warmup", mark.args[0] if mark.args else 1)
+    if len(mark.args) > 1 or set(mark.kwargs) - {"warmup"} or not isinstance(warmup, int) or warmup < 0:
+        raise ValueError(
+            f"pytest.mark.no_recompile got {mark.args} and {mark.kwargs}. Expected warmup= and a number ≥ 0."
+        )
+    return warmup
+
+
+# ---------------------------------------------------------------------- --erythroxy-compiles
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Tell which test runs."""
+    if item.config.getoption("--erythroxy-compiles"):
+        from erythroxy_tx.testing.by_test import ByTest
+
+        if _BY_TEST not in item.config.stash:
+            item.config.stash[_BY_TEST] = ByTest()
+        item.config.stash[_BY_TEST].test = item.nodeid
+    return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was found to the process that prints."""
+    if (by_test := session.config.stash.get(_BY_TEST, None)) is not None:
+        found = session.config.stash[_FOUND]
+        found += by_test.found
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["erythroxy_compiles"] = by_test.found
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker of xdist found."""
+    node.config.stash[_FOUND] += map(tuple, getattr(node, "workeroutput", {}).get("erythroxy_compiles", []))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table."""
+    if config.getoption("--erythroxy-compiles"):
+        from erythroxy_tx.testing.by_test import table
+
+        terminalreporter.section("compiles")
+        for line in table(config.stash[_FOUND]):
+            terminalreporter.write_line(line)

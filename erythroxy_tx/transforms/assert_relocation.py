@@ -15,6 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
+from erythroxy_tx.compiling.scope import own_work
 from erythroxy_tx.core.compare import Comparison
 from erythroxy_tx.core.compare import host_array
 from erythroxy_tx.core.prefix import Prefix
@@ -30,6 +31,7 @@ from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import in_small_chunks
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import RelocationError
+from erythroxy_tx.program.ragged import Ragged
 
 _SEED = 0  # of the sampled rows
 
@@ -171,14 +173,16 @@ class AssertRelocation(Transform):
         """
         report = self._report
         _check_signature(report.name, self.numpy_ref, args, kwargs)
-        sampled = self._sampled(args) if self.sample is not None else None
-        rows, told = sampled or (args, "")
-        try:
-            reference, raised = self.numpy_ref(*_host(rows), **_host(kwargs)), None
-        except Exception as error:  # noqa: BLE001  # told below, unless the function raises too
-            reference, raised = None, error
+        with own_work():
+            sampled = self._sampled(args) if self.sample is not None else None
+            rows, told = sampled or (args, "")
+            try:
+                reference, raised = self.numpy_ref(*_host(rows), **_host(kwargs)), None
+            except Exception as error:  # noqa: BLE001  # told below, unless the function raises too
+                reference, raised = None, error
         result = self.fn(*args, **kwargs)
-        compared = in_small_chunks(self.fn)(*rows, **kwargs) if sampled else result
+        with own_work():
+            compared = in_small_chunks(self.fn)(*rows, **kwargs) if sampled else result
         report.rows = told
         if raised is not None:
             raise RelocationError(
@@ -187,7 +191,8 @@ class AssertRelocation(Transform):
                 "refuse. Fix: check indices and values before the call, which JAX does not; if the reference writes to "
                 "its argument, let it copy first."
             ) from raised
-        self._check(reference, compared, named_leaves(unwrapped(self), rows, kwargs))
+        with own_work():
+            self._check(reference, compared, named_leaves(unwrapped(self), rows, kwargs))
         report.compared += 1
         return result
 
@@ -221,7 +226,8 @@ class AssertRelocation(Transform):
     def _sampled(self, args: tuple) -> tuple[tuple, str] | None:
         """The arguments on seeded rows, and how to tell it; None if there are no more rows than that."""
         label = f"tx.assert_relocation({self._report.name})"
-        axes = getattr(self.fn, "in_axes", Prefix.of(0)).spread(args, label, "in_axes", "the positional arguments")
+        spread = getattr(self.fn, "in_axes", Prefix.of(0)).spread(args, label, "in_axes", "the positional arguments")
+        axes = [axis.axes[0][0] if isinstance(axis, Ragged) else axis for axis in spread]
         leaves, structure = jtu.tree_flatten(args)
         rows = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None and np.ndim(leaf)]
         lengths = {leaf.shape[axis] for leaf, axis in rows if is_traced(leaf)}

@@ -14,10 +14,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from erythroxy_tx.compiling.scope import warming
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.padded import Padded
+from erythroxy_tx.core.padded import as_padded
 from erythroxy_tx.core.padded import trimmed
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import name_of
@@ -167,6 +169,10 @@ class PadStatic(Transform):
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         call = self._call(args, kwargs)
+        with warming(self._kept("warm", set), None if call.unknown else call.most):
+            return self._of(call)
+
+    def _of(self, call: PadCall) -> Any:
         if call.unknown and self._declared:
             raise TransformOrderError(
                 f"{call.label} masks by itself, inside of a function that is traced for an unknown number of rows. "
@@ -197,8 +203,7 @@ class PadStatic(Transform):
         for x in jtu.tree_leaves([x for x in leaves if isinstance(x, Padded)]):
             if not isinstance(x, jax.core.Tracer):
                 x.copy_to_host_async()  # all on one way
-        if known is None:
-            known = tuple(int(n) for n in jax.device_get(call.lengths))
+        known = tuple(int(n) for n in jax.device_get(call.lengths)) if known is None else known
         sizes = iter(masked.sizes(known) if masked is not None else sizes_of(self._growth(call), known))
         return jtu.tree_unflatten(treedef, [_trimmed(x, next(sizes)) for x in leaves])
 
@@ -237,13 +242,13 @@ class PadStatic(Transform):
         call = self._call(args, kwargs)
         if self._declared:
             found = self._plain(call)(*call.dynamic, lengths=lengths)
-            return _padded(found, sizes_of(self._growth(call), lengths))
+            return as_padded(found, sizes_of(self._growth(call), lengths))
         masked, captured = self._masked(call)
         leaves = [*lengths, *map(jnp.asarray, call.dynamic), *captured]
         if any(isinstance(n, jax.core.Tracer) for n in lengths):
             leaves = masked.checked(leaves)
         outs = differentiable(masked)(leaves)
-        return _padded(masked.like_result(outs), masked.sizes(tuple(leaves[: len(lengths)])))
+        return as_padded(masked.like_result(outs), masked.sizes(tuple(leaves[: len(lengths)])))
 
     def _plain(self, call: PadCall) -> Callable[..., Any]:
         """The function as it is, given its own mask or length."""
@@ -267,6 +272,11 @@ class PadStatic(Transform):
             given = ", ".join(argument for _, argument in (*self.mask, *self.length))
             return [f"any length up to {limits}; the function is given {given}, and masks by itself"]
         return [f"any length up to {limits}, in one compile", *masked_told(self._masked(call)[0])]
+
+    def _keyed(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        call = self._call(args, kwargs)
+        whole: Any = call.types(call.most)
+        return call.static.merge(whole)
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         call = self._call(args, kwargs)
@@ -293,16 +303,6 @@ def _check_defined(call: PadCall, masked: Masked, lengths: tuple[int, ...]) -> N
             f"{call.label} got {count} rows, for which the function raises {told.rstrip('.')}. "
             "Expected a number of rows for which it has a result."
         ) from one.error
-
-
-def _padded(found: Any, sizes: list[list[Any]]) -> Any:
-    """Results with rows as `Padded`."""
-    leaves, treedef = jtu.tree_flatten(found)
-    made = []
-    for x, size in zip(leaves, sizes, strict=True):
-        axes = tuple(axis for axis, n in enumerate(size) if not isinstance(n, int))
-        made.append(Padded.made(x, tuple(jnp.asarray(size[a], jnp.int32) for a in axes), axes) if axes else x)
-    return jtu.tree_unflatten(treedef, made)
 
 
 def _marked(x: Any) -> Any:

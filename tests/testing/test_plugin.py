@@ -12,13 +12,7 @@ import pytest
 
 import erythroxy_tx as tx
 from erythroxy_tx.testing.registration import PROFILES
-
-
-def run(tmp_path: Path, code: str, *options: str) -> str:
-    """Run a test file in a process of its own, and give what it printed."""
-    (tmp_path / "test_it.py").write_text(code)
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *options, str(tmp_path)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
+from tests.testing.of_pytest import run
 
 
 def test_the_entry_points() -> None:

@@ -1,0 +1,80 @@
+"""A test that is marked `no_recompile`: its body runs for the warm-up, and again with nothing allowed to compile."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from erythroxy_tx.compiling import events
+from erythroxy_tx.compiling.scope import Watcher
+from erythroxy_tx.compiling.scope import watched
+
+
+class Marked(Watcher):
+    """The mark of one test. Its warm-up is some calls of the body, or what ran in `with compiles.warm():`."""
+
+    def __init__(self, name: str, warmup: int) -> None:
+        self.name, self.warmup = name, warmup
+        self.calls = 0
+        self.warmed_inside = False
+        events.listen()
+
+    @property
+    def armed(self) -> bool:
+        return self.warmed_inside or self.calls > self.warmup
+
+    @property
+    def expected(self) -> str:
+        after = "with compiles.warm()" if self.warmed_inside else f"warmup={self.warmup}"
+        return f"nothing to be traced or compiled after {after}"
+
+    def label(self, call: int) -> str:  # noqa: ARG002
+        return f"{self.name}, marked no_recompile, run {self.calls}"
+
+    def after_warm(self) -> None:
+        self.warmed_inside = True
+
+    def once(self, body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the body once."""
+        self.calls += 1
+        with watched(self):
+            return body(*args, **kwargs)
+
+
+def repeated(body: Callable[..., Any], name: str, warmup: int, before_each: Callable[[], None]) -> Callable[..., Any]:
+    """The body of a marked test as pytest runs it: once for each call of the warm-up, then once more.
+
+    Where Hypothesis runs the body many times, those are the calls. `before_each` runs before each of them.
+    """
+    if inspect.iscoroutinefunction(body):
+        raise TypeError(
+            f"{name} is marked no_recompile and is asynchronous. Fix: with tx.no_recompile(): inside of it."
+        )
+    mark = Marked(name, warmup)
+    if (hypothesis := getattr(body, "hypothesis", None)) is not None:
+        return functools.partial(_examples, body, hypothesis, mark)
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        while not mark.armed:
+            before_each()
+            result = mark.once(body, *args, **kwargs)
+            if mark.calls > warmup:
+                break
+        return result
+
+    return run
+
+
+def _examples(body: Callable[..., Any], hypothesis: Any, mark: Marked, *args: Any, **kwargs: Any) -> Any:
+    inner = hypothesis.inner_test
+
+    @functools.wraps(inner)
+    def once(*args: Any, **kwargs: Any) -> Any:
+        return mark.once(inner, *args, **kwargs)
+
+    hypothesis.inner_test = once
+    try:
+        return body(*args, **kwargs)
+    finally:
+        hypothesis.inner_test = inner

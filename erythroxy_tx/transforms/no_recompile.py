@@ -1,0 +1,205 @@
+"""`no_recompile`: nothing is traced or compiled after the warm-up, or an error says why. Not here: how an event is
+seen (`compiling/events.py`), and what is said of it (`compiling/reason.py`).
+"""
+
+import contextlib
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+from typing import overload
+
+import equinox as eqx
+import jax
+
+from erythroxy_tx import _compat
+from erythroxy_tx.compiling import events
+from erythroxy_tx.compiling.loops import remember
+from erythroxy_tx.compiling.scope import NOW
+from erythroxy_tx.compiling.scope import OWN_WORK
+from erythroxy_tx.compiling.scope import STOPPED
+from erythroxy_tx.compiling.scope import Scope
+from erythroxy_tx.compiling.scope import Watcher
+from erythroxy_tx.compiling.scope import raise_stopped
+from erythroxy_tx.compiling.scope import watched
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.errors import TransformOrderError
+
+
+@overload
+def no_recompile(*, warmup: int = ...) -> Any: ...
+@overload
+def no_recompile(fn: Callable[..., Any], /, *, warmup: int = ...) -> "NoRecompile": ...
+
+
+def no_recompile(fn: Callable[..., Any] | None = None, /, *, warmup: int | None = None) -> Any:
+    """Raise where something is traced or compiled again, before it is, and say why.
+
+    A decorator, bare or with `warmup`, of a function that is jitted or not, a method, or a whole loop; or a block,
+    `with tx.no_recompile():`, in which nothing may compile at all. It sees every trace, lowering and compile of this
+    thread, of threads that are started inside, and of host callbacks: those of nested jits, eager operations, and
+    transforms too. It compiles nothing itself.
+
+    **Arguments:**
+
+    - `fn`: the function. Not one that is called inside of `jit`, where nothing could be seen.
+    - `warmup`: how many calls may compile; 1 by default. A state that starts with Python numbers often needs 2. Calls
+        that raise do not count. Each object's method, and each bucket of a `pad_static` inside, warms up on its own.
+
+    **Returns:** the decorated function; without a function, a decorator that is a context manager as well.
+
+    **Raises:** `RetraceError` with every argument that changed, what it was, and the fix; what is compiled stays as it
+    is, so the next good call works. `TransformOrderError` inside of `jit`, `scan` and kin. What is compiled again
+    since `jax.clear_caches()` is logged, not raised.
+
+    >>> import jax, jax.numpy as jnp, erythroxy_tx as tx
+    >>> @tx.no_recompile
+    ... @jax.jit
+    ... def mean(x):
+    ...     return x.mean()
+    >>> x, y = jnp.ones(8), jnp.ones(9)
+    >>> float(mean(x)), float(mean(x))
+    (1.0, 1.0)
+    >>> mean(y)
+    Traceback (most recent call last):
+    erythroxy_tx.errors.RetraceError: tx.no_recompile(mean), call 3: mean ... would be traced and compiled, ...
+      x: f32[8] → f32[9], axis 0
+    Expected nothing to be traced or compiled after warmup=1. Stopped before it ran; what is compiled stays.
+    Fix: x: @tx.pad_static(9) for lengths that vary, or drop the last partial batch
+    """
+    if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
+        raise ValueError(f"tx.no_recompile got warmup={warmup!r}. Expected a number of calls ≥ 0.")
+    events.listen()
+    if fn is None:
+        return _Block(warmup)
+    return _around(fn, warmup)
+
+
+def _around(fn: Callable[..., Any], warmup: int | None) -> "NoRecompile":
+    written = unwrapped(fn)
+    for is_late in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if is_late(written):
+            raise TypeError(
+                f"{NoRecompile.name} got {name_of(written)}, whose body runs after the call returned. Expected a "
+                "function. Fix: with tx.no_recompile(): inside of it."
+            )
+    return NoRecompile.around(fn, warmup=1 if warmup is None else warmup)  # type: ignore[return-value]
+
+
+class _Block(Watcher, contextlib.AbstractContextManager):
+    """What `no_recompile()` returns: a block in which nothing compiles, or, called with a function, its decorator."""
+
+    armed = True
+    expected = "nothing to be traced or compiled in this block"
+
+    def __init__(self, warmup: int | None) -> None:
+        self._warmup = warmup
+        self._entered: list[Any] = []
+
+    def __call__(self, fn: Callable[..., Any]) -> "NoRecompile":
+        return _around(fn, self._warmup)
+
+    def label(self, call: int) -> str:  # noqa: ARG002
+        return "with tx.no_recompile()"
+
+    def __enter__(self) -> None:
+        if self._warmup:
+            raise ValueError(
+                f"with tx.no_recompile(warmup={self._warmup}) is a block, which has no calls to count. Expected "
+                "tx.no_recompile(), after the warm-up."
+            )
+        if _compat.inside_staging():
+            raise _order("with tx.no_recompile()")
+        events.listen()
+        self._entered.append(watched(self))
+        self._entered[-1].__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().__exit__(*error)
+
+
+class NoRecompile(Transform):
+    """A function that compiles nothing after its warm-up. Made by `no_recompile`."""
+
+    warmup: int = eqx.field(static=True, kw_only=True)
+
+    name = "tx.no_recompile"
+    usage = "@tx.no_recompile, bare or with warmup="
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        return self.fn.lower(*args, **kwargs) if hasattr(self.fn, "lower") else super().lower(*args, **kwargs)
+
+    @functools.cached_property
+    def _warmth(self) -> "Warmth":
+        label = f"{self.name}({name_of(unwrapped(self))})"
+        return self._kept("warmth", lambda: Warmth(label, self.warmup))
+
+    def _runner(self) -> Callable[..., Any]:
+        warmth, inner = self._warmth, self.fn
+        fn = inner._run if isinstance(inner, Transform) else inner
+        current, eager, new = _compat.current_trace, _compat.eager_trace, tuple.__new__
+        get, put, reset, count, stopped = NOW.get, NOW.set, NOW.reset, warmth.count, STOPPED
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            outer = get()
+            if current.value is not eager and _compat.inside_staging():
+                raise _order(warmth.title)
+            if outer is OWN_WORK:
+                return fn(*args, **kwargs)
+            scope = new(Scope, (warmth, next(count), inner, args, kwargs, outer))
+            token = put(scope)
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                reset(token)
+                raise_stopped(scope, error)
+                raise
+            reset(token)
+            if stopped:
+                raise_stopped(scope, None)
+            if warmth.looking:
+                warmth.called(scope)
+            return result
+
+        return run
+
+
+class Warmth(Watcher):
+    """How far the warm-up of one function is."""
+
+    def __init__(self, title: str, warmup: int) -> None:
+        self.title, self.warmup, self._left = title, warmup, warmup
+        self.count = itertools.count(1)
+        self.looking = True  # until the first call after the warm-up
+
+    @property
+    def armed(self) -> bool:
+        return self._left <= 0
+
+    @property
+    def expected(self) -> str:
+        return f"nothing to be traced or compiled after warmup={self.warmup}"
+
+    def label(self, call: int) -> str:
+        return f"{self.title}, call {call}"
+
+    def called(self, scope: Scope) -> None:
+        """Count a call that returned, and remember those of the warm-up."""
+        if self.armed:
+            self.looking = False
+            return
+        seen = events.guarded_call(scope)
+        events.CALLS.add(scope.fn, seen)
+        if self._left == self.warmup:
+            remember(scope, seen, lambda: not self.looking)
+        self._left -= 1
+
+
+def _order(title: str) -> TransformOrderError:
+    return TransformOrderError(
+        f"{title} was entered inside of a trace (jit, scan, eval_shape), where it could never see a compile. Expected "
+        "it outside. Fix: swap the two, as in tx.no_recompile(jax.jit(f))."
+    )

@@ -1,0 +1,175 @@
+"""Guards that are wrong on purpose: the table of situations must tell each of them from the right one."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from erythroxy_tx.compiling import changes
+from erythroxy_tx.compiling import events
+from erythroxy_tx.compiling import scope
+from erythroxy_tx.compiling import seen
+from erythroxy_tx.transforms import assert_relocation
+from erythroxy_tx.transforms import no_recompile
+from tests.compiling.situations import ALL
+from tests.compiling.test_situations import as_decorator
+from tests.compiling.test_situations import judge
+from tests.compiling.test_situations import of
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+FAULTS: dict[str, Patch] = {}
+
+
+def fault(name: str) -> Callable[[Patch], Patch]:
+    def add(patch: Patch) -> Patch:
+        FAULTS[name] = patch
+        return patch
+
+    return add
+
+
+def only(*stages: str) -> Patch:
+    """Other stages are not judged."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = events._judge
+        monkeypatch.setattr(events, "_judge", lambda stage, name: right(stage, name) if stage in stages else None)
+
+    return patch
+
+
+FAULTS["only traces are seen, not compiles"] = only("trace")
+FAULTS["only compiles are seen, not traces"] = only("compile")
+
+
+@fault("what jax itself defines is left out")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = events._judge
+    own = ("tanh", "cond", "stage", "convert_element_type")
+    monkeypatch.setattr(events, "_judge", lambda stage, name: None if name in own else right(stage, name))
+
+
+@fault("threads that are started inside are not watched")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(dict):
+        def get(self, thread):
+            return None
+
+    monkeypatch.setattr(scope, "_STARTED_IN", Forgetful())
+
+
+@fault("every thread is watched")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("erythroxy_tx._compat.in_callback_thread", lambda: True)
+
+
+@fault("an error in a callback stays there")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_recompile, "raise_stopped", lambda scope, error: None)
+
+
+@fault("a check of the library's own is the user's compile")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assert_relocation, "own_work", contextlib.nullcontext)
+
+
+@fault("a new bucket is a retrace")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("erythroxy_tx.transforms.pad_static.warming", lambda warm, key: contextlib.nullcontext())
+
+
+@fault("what was cleared is a retrace")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_was_cleared", lambda earlier, now: False)
+
+
+@fault("after clearing everything may compile")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        events, "_was_cleared", lambda earlier, now: bool(earlier) and earlier[0].generation < now.generation
+    )
+
+
+@fault("a program may compile again and again")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        events, "_was_cleared", lambda earlier, now: any(not changes.changes(seen, now) for seen in earlier)
+    )
+
+
+@fault("the warm-up never ends")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_recompile.Warmth, "armed", False)
+
+
+@fault("nothing is remembered")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events.HISTORY, "of", lambda fn: [])
+
+
+@fault("the oldest call is the closest")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "erythroxy_tx.compiling.reason.closest",
+        lambda earlier, now: (earlier[-1], changes.changes(earlier[-1], now)) if earlier else None,
+    )
+
+
+def blind_to(**blank: Any) -> Patch:
+    """Something of a leaf is not looked at."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = seen._leaf
+
+        def leaf(value: Any) -> Any:
+            found = right(value)
+            return dataclasses.replace(found, **blank) if isinstance(found, seen.Traced) else found
+
+        monkeypatch.setattr(seen, "_leaf", leaf)
+
+    return patch
+
+
+FAULTS["where an array is, is not looked at"] = blind_to(place="")
+FAULTS["weak types are not looked at"] = blind_to(weak=False)
+FAULTS["shapes are not looked at"] = blind_to(shape=())
+FAULTS["dtypes are not looked at"] = blind_to(dtype="")
+
+
+@fault("equal static values of two types are one")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "_fixed", lambda value: seen.Fixed("…", "…", hash(value), ""))
+
+
+@fault("aux data is not looked at")
+def _(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "_told", lambda value: "…")
+
+
+def blank(part: str) -> Patch:
+    """One kind of change is never found."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(changes, part, lambda before, after: iter(()))
+
+    return patch
+
+
+FAULTS["structures are not compared"] = blank("_of_structure")
+FAULTS["keywords are as good as positions"] = blank("_of_passing")
+FAULTS["options of jit and transforms are not compared"] = blank("_of_jit")
+FAULTS["settings are not compared"] = blank("_of_settings")
+FAULTS["functions are told by their line alone"] = blank("_of_function")
+
+
+@pytest.mark.parametrize("patch", FAULTS.values(), ids=FAULTS)
+def test_a_wrong_guard_is_caught(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch(monkeypatch)
+    for situation in ALL:
+        try:
+            judge(situation, of(situation, as_decorator))
+        except Exception:  # noqa: BLE001  # a wrong verdict, or an error of another type
+            return
+    pytest.fail("no situation shows it")
