@@ -16,7 +16,6 @@ from erythroxy_tx.compiling.changes import changes
 from erythroxy_tx.compiling.history import History
 from erythroxy_tx.compiling.loops import is_made_anew
 from erythroxy_tx.compiling.reason import retrace_error
-from erythroxy_tx.compiling.scope import NOW
 from erythroxy_tx.compiling.scope import STOPPED
 from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.scope import around
@@ -94,11 +93,14 @@ def _judge(stage: str, name: str) -> None:
     if call is not None and call.function is not None:
         now = seen_of(call.function, call.args, call.kwargs, call.options, call.transforms)
     earlier = HISTORY.of(call.function) if call is not None and now is not None else []
-    scopes = around()
+    scopes, arrives = around()
     armed = next((scope for scope in scopes if scope.watcher.armed or _is_made_anew(scope)), None)
     if armed is not None:
         if not _was_cleared(earlier, now):
-            raise _stop(scopes, armed, stage, name, call, now, earlier)
+            error = _stop(scopes, armed, stage, name, call, now, earlier)
+            if not arrives or (call is not None and call.in_callback):
+                STOPPED.update((scope.key, error) for scope in scopes)
+            raise error
         _LOG.warning(
             "%s: %s is compiled again, as jax.clear_caches() was called", armed.watcher.label(armed.call), name
         )
@@ -119,10 +121,7 @@ def _stop(
     if armed.fn is not None:
         outer = guarded_call(armed, call.transforms if call is not None else ()), CALLS.of(armed.fn)
     line = user_line()
-    error = retrace_error(scopes, armed, stage, name, call, now, inner=earlier, outer=outer, line=line)
-    if NOW.get() is not scopes[0] or (call is not None and call.in_callback):
-        STOPPED.update((id(scope), error) for scope in scopes)  # of a thread, a callback: it would not arrive
-    return error
+    return retrace_error(scopes, armed, stage, name, call, now, inner=earlier, outer=outer, line=line)
 
 
 def _as_written(call: _compat.JitCall) -> _compat.JitCall:

@@ -11,9 +11,11 @@ from typing import Any
 
 from erythroxy_tx.compiling.changes import changes
 from erythroxy_tx.compiling.history import key_of
+from erythroxy_tx.compiling.scope import CALLS
 from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.seen import Seen
 from erythroxy_tx.core.call_site import frames
+from erythroxy_tx.core.call_site import variables
 from erythroxy_tx.core.transform import unwrapped
 
 _MOST = 256
@@ -53,7 +55,7 @@ def remember(scope: Scope, seen: Seen, was_used: Callable[[], bool]) -> None:
 def _site(scope: Scope) -> tuple[Any, int] | None:
     """Where a guarded function is called from: the code, and the instruction in it."""
     for frame in frames():
-        if frame.f_code.co_name == "run" and frame.f_locals.get("scope") is scope and frame.f_back is not None:
+        if frame.f_code in CALLS and frame.f_back is not None and variables(frame)["kwargs"] is scope.kwargs:
             return frame.f_back.f_code, frame.f_back.f_lasti
     return None
 

@@ -50,7 +50,7 @@ class Compiles:
                 yield
         finally:
             self._warming -= 1
-        for scope in around():
+        for scope in around()[0]:
             scope.watcher.after_warm()
 
     def heard(self, event: Event) -> None:

@@ -7,6 +7,7 @@ import contextvars
 import functools
 import sys
 import threading
+import types
 import weakref
 from abc import ABC
 from abc import abstractmethod
@@ -15,6 +16,7 @@ from typing import Any
 from typing import NamedTuple
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.call_site import variables
 from erythroxy_tx.errors import RetraceError
 
 
@@ -40,31 +42,43 @@ class Watcher(ABC):
 
 
 class Scope(NamedTuple):
-    """One watcher that is around what runs now, and the call that it guards."""
+    """One watcher that is around what runs now, and the call that it guards, if it is no block."""
 
     watcher: Watcher
-    call: int  # the how manieth
-    fn: Any
-    args: tuple
-    kwargs: dict[str, Any]
-    outer: "Scope | None"
+    call: int = 0  # the how manieth
+    fn: Any = None
+    args: tuple = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012  # each call's own: it tells calls apart
+
+    @property
+    def key(self) -> int:
+        """What tells it from every other one that is open."""
+        return id(self.watcher if self.fn is None else self.kwargs)
 
 
-OWN_WORK: Any = object()  # in place of a scope: what the library compiles for itself
-NOW: contextvars.ContextVar[Any] = contextvars.ContextVar("watched", default=None)
-_STARTED_IN: "weakref.WeakKeyDictionary[threading.Thread, Scope]" = weakref.WeakKeyDictionary()
-STOPPED: dict[int, RetraceError] = {}  # by the id of a scope: what was stopped inside, in a thread or a callback
-_OPEN: list[Scope] = []  # of blocks; the calls that are guarded are on the stacks of their threads
+CALLS: set[types.CodeType] = (
+    set()
+)  # of the functions that guard a call; its frame has `warmth`, `call`, `inner`, `args`
+STOPPED: dict[int, RetraceError] = {}  # by the key of a scope: what was stopped inside, in a thread or a callback
+_OPEN: list[Scope] = []  # the blocks of all threads
+_BLOCKS: contextvars.ContextVar[tuple[Scope, ...]] = contextvars.ContextVar("blocks", default=())
+_OWN_WORK: contextvars.ContextVar[bool] = contextvars.ContextVar("own work", default=False)
+_STARTED_IN: "weakref.WeakKeyDictionary[threading.Thread, list[Scope]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def own_work() -> Iterator[None]:
     """Compile without being watched: for a check of the library's own, or a warm-up that is due."""
-    token = NOW.set(OWN_WORK)
+    token = _OWN_WORK.set(True)
     try:
         yield
     finally:
-        NOW.reset(token)
+        _OWN_WORK.reset(token)
+
+
+def is_own_work() -> bool:
+    """Whether what runs now is not watched."""
+    return _OWN_WORK.get()
 
 
 @contextlib.contextmanager
@@ -78,74 +92,75 @@ def warming(warm: set[Any], key: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
     """Put a watcher around a block."""
-    scope = Scope(watcher, 0, None, (), {}, NOW.get())
+    scope = Scope(watcher)
     _OPEN.append(scope)
-    token = NOW.set(scope)
+    token = _BLOCKS.set((scope, *_BLOCKS.get()))
     try:
         yield
     except BaseException as error:
-        raise_stopped(scope, error)
+        raise_stopped(scope.key, error)
         raise
     else:
-        raise_stopped(scope, None)
+        raise_stopped(scope.key, None)
     finally:
-        NOW.reset(token)
+        _BLOCKS.reset(token)
         _OPEN.remove(scope)
 
 
-def raise_stopped(scope: Scope, error: BaseException | None) -> None:
+def raise_stopped(key: int, error: BaseException | None) -> None:
     """Raise what was stopped in a thread or a callback inside, from where it does not arrive by itself."""
     if isinstance(error, RetraceError):
         vars(error).pop("__notes__", None)  # of frames that JAX left out
-    found = STOPPED.get(id(scope))
+    found = STOPPED.get(key)
     if found is None:
         return
-    for key in [key for key, value in STOPPED.items() if value is found]:
-        del STOPPED[key]
+    for each in [each for each, value in STOPPED.items() if value is found]:
+        del STOPPED[each]
     if error is not found:
         raise found from error
 
 
-def around() -> list[Scope]:
-    """The scopes around what runs now, the innermost first; none in work of the library's own."""
-    scope = NOW.get()
-    if scope is None and (parent := _STARTED_IN.get(threading.current_thread())) is not None:
-        scope = parent if _is_running(parent) else None
-    if scope is None and _compat.in_callback_thread():
-        running = _running()  # a callback does not know whose it is; where one call is guarded it is that one's
-        scope = running[-1] if running else None
-    found = []
-    while isinstance(scope, Scope):
-        found.append(scope)
-        scope = scope.outer
-    return [] if scope is OWN_WORK else found
+def around() -> tuple[list[Scope], bool]:
+    """The scopes around what runs now, calls before blocks and the innermost first, none in work of the library's own;
+    and whether an error that is raised now reaches them by itself.
+    """
+    if is_own_work():
+        return [], True
+    here = [*_calls(sys._getframe()), *_BLOCKS.get()]
+    if here:
+        return here, True
+    if (started := _STARTED_IN.get(threading.current_thread())) is not None:
+        running = {scope.key for scope in _running()}
+        return [scope for scope in started if scope.key in running], False
+    if _compat.in_callback_thread():  # a callback does not know whose it is; where one call is guarded it is that one's
+        return _running(), False
+    return [], True
+
+
+def _calls(frame: types.FrameType | None) -> Iterator[Scope]:
+    """The guarded calls on a stack."""
+    while frame is not None:
+        if frame.f_code in CALLS:
+            seen = variables(frame)
+            if "call" in seen:
+                yield Scope(*(seen[name] for name in ("warmth", "call", "inner", "args", "kwargs")))
+        frame = frame.f_back
 
 
 def _running() -> list[Scope]:
     """The scopes of every thread."""
-    found = list(_OPEN)
-    for frame in sys._current_frames().values():
-        at: Any = frame
-        while at is not None:
-            if at.f_globals.get("__name__") == "erythroxy_tx.transforms.no_recompile":
-                found += [scope for scope in (at.f_locals.get("scope"),) if isinstance(scope, Scope)]
-            at = at.f_back
-    return found
-
-
-def _is_running(scope: Scope) -> bool:
-    return any(scope is other for other in _running())
+    return [scope for frame in sys._current_frames().values() for scope in _calls(frame)] + _OPEN
 
 
 @functools.cache
 def follow_threads() -> None:
-    """Remember, from now on, inside of which scope a thread was started: Python itself does not tell."""
+    """Remember, from now on, inside of which scopes a thread was started: Python itself does not tell."""
     start = threading.Thread.start
 
     @functools.wraps(start)
     def followed(self: threading.Thread) -> None:
-        if isinstance(scope := NOW.get(), Scope):
-            _STARTED_IN[self] = scope
+        if found := around()[0]:
+            _STARTED_IN[self] = found
         start(self)
 
     threading.Thread.start = followed  # type: ignore[method-assign]

@@ -16,11 +16,11 @@ import jax
 from erythroxy_tx import _compat
 from erythroxy_tx.compiling import events
 from erythroxy_tx.compiling.loops import remember
-from erythroxy_tx.compiling.scope import NOW
-from erythroxy_tx.compiling.scope import OWN_WORK
+from erythroxy_tx.compiling.scope import CALLS
 from erythroxy_tx.compiling.scope import STOPPED
 from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.scope import Watcher
+from erythroxy_tx.compiling.scope import is_own_work
 from erythroxy_tx.compiling.scope import raise_stopped
 from erythroxy_tx.compiling.scope import watched
 from erythroxy_tx.core.signature import name_of
@@ -140,30 +140,24 @@ class NoRecompile(Transform):
     def _runner(self) -> Callable[..., Any]:
         warmth, inner = self._warmth, self.fn
         fn = inner._run if isinstance(inner, Transform) else inner
-        current, eager, new = _compat.current_trace, _compat.eager_trace, tuple.__new__
-        get, put, reset, count, stopped = NOW.get, NOW.set, NOW.reset, warmth.count, STOPPED
+        current, eager, count, stopped = _compat.current_trace, _compat.eager_trace, warmth.count, STOPPED
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            outer = get()
+        def run(*args: Any, **kwargs: Any) -> Any:  # an event finds the guard by this frame: a call costs no more
             if current.value is not eager and _compat.inside_staging():
                 raise _order(warmth.title)
-            if outer is OWN_WORK:
-                return fn(*args, **kwargs)
-            scope = new(Scope, (warmth, next(count), inner, args, kwargs, outer))
-            token = put(scope)
+            call = next(count)
             try:
                 result = fn(*args, **kwargs)
             except BaseException as error:
-                reset(token)
-                raise_stopped(scope, error)
+                raise_stopped(id(kwargs), error)
                 raise
-            reset(token)
             if stopped:
-                raise_stopped(scope, None)
+                raise_stopped(id(kwargs), None)
             if warmth.looking:
-                warmth.called(scope)
+                warmth.called(Scope(warmth, call, inner, args, kwargs))
             return result
 
+        CALLS.add(run.__code__)
         return run
 
 
@@ -190,6 +184,7 @@ class Warmth(Watcher):
         """Count a call that returned, and remember those of the warm-up."""
         if self.armed:
             self.looking = False
+        if self.armed or is_own_work():
             return
         seen = events.guarded_call(scope)
         events.CALLS.add(scope.fn, seen)

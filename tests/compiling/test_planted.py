@@ -67,7 +67,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault("an error in a callback stays there")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(no_recompile, "raise_stopped", lambda scope, error: None)
+    monkeypatch.setattr(no_recompile, "raise_stopped", lambda key, error: None)
 
 
 @fault("a check of the library's own is the user's compile")
