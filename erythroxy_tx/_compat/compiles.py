@@ -42,6 +42,9 @@ class JitCall(NamedTuple):
     options: dict[str, Any]  # of jit, those that were given
     transforms: tuple[str, ...]  # `jax.vmap` and kin between the caller and the call, the innermost first
     only_traced: bool  # by `.lower`, `eval_shape`: nothing will run
+    concrete: tuple  # under vmap, its arguments as arrays of a whole batch
+    key: int  # the same for every event of one call, while it lasts
+    is_rerun: bool  # to find the operation that made a NaN
     in_callback: bool  # of the host, where an error does not reach the caller as it is
     api: str  # JAX's own function that was called outside of jit, `jax.lax.cond`; nothing for a function of the user's
 
@@ -82,39 +85,55 @@ def running_jit_call() -> JitCall | None:
     """The innermost call of a jitted function that is being prepared in this thread: 0.10.2, 0.12.0."""
     frame: types.FrameType | None = sys._getframe(1)
     found: dict[str, Any] | None = None
+    concrete: tuple = ()
     transforms: list[str] = []
     called: list[str] = []  # functions of JAX's between the caller and the call
-    only_traced = reached = in_callback = False
+    only_traced = reached = in_callback = is_rerun = False
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
         if module in ("jax._src.pjit", "jax._src.api"):
             if not reached and name in _CALLS and (found is None or (name in _CALLS[:2] and "fun" not in found)):
+                concrete = tuple(found["args_"]) if found is not None else ()
                 found = dict(frame.f_locals)
                 if name == "jit_trace":
                     found |= {"fun": found["jit_func"]._fun, "jit_info": found["jit_func"]._jit_info}
             only_traced |= name in _ONLY_TRACED
-            if name in _TRANSFORMS and _TRANSFORMS[name] not in transforms:
-                transforms.append(_TRANSFORMS[name])
+            transforms += [_TRANSFORMS[name]] if name in _TRANSFORMS else []
         in_callback |= module == "jax._src.callback"
+        is_rerun |= name == "maybe_recursive_nan_check"
         reached |= found is not None and module.partition(".")[0] not in ("jax", "jaxlib")
         if found is not None and not reached:
             called.append(name)
         frame = frame.f_back
     if found is None:
         return None
+    key = id(found.get("args_", found.get("args")))
+    call = JitCall(None, (), {}, {}, tuple(transforms), only_traced, concrete, key, is_rerun, in_callback, "")
     if "fun" not in found:
-        return JitCall(None, tuple(found.get("args_", ())), {}, {}, tuple(transforms), only_traced, in_callback, "")
+        return call
     fun, options = found["fun"], _given(found["jit_info"])
     is_own = str(getattr(fun, "__module__", "")).partition(".")[0] == "jax"
-    api = _public_name([*reversed(called), getattr(fun, "__name__", "?")]) if is_own else ""
-    return JitCall(fun, found["args"], found["kwargs"], options, tuple(transforms), only_traced, in_callback, api)
+    api = _public_name([*reversed(called), getattr(fun, "__name__", "?")], fun) if is_own else ""
+    return call._replace(function=fun, args=found["args"], kwargs=found["kwargs"], options=options, api=api)
 
 
-def _public_name(names: list[str]) -> str:
-    """The first of JAX's own functions that users know."""
-    modules = (jax.numpy, jax.lax, jax.nn, jax.random, jax)
-    known = (f"{module.__name__}.{name}" for name in names for module in modules if hasattr(module, name))
-    return next(known, names[-1])
+def transforms_around(frame: types.FrameType | None) -> tuple[str, ...]:
+    """The transforms of JAX's in which a frame runs, the innermost first: 0.10.2, 0.12.0."""
+    found = []
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "jax._src.api" and frame.f_code.co_name in _TRANSFORMS:
+            found.append(_TRANSFORMS[frame.f_code.co_name])
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _public_name(names: list[str], fun: Any) -> str:
+    """The first of JAX's own functions that users know; nothing where a user gave that function to jit."""
+    for name in names:
+        for module in (jax.numpy, jax.lax, jax.nn, jax.random, jax):
+            if (found := getattr(module, name, None)) is not None:
+                return "" if found is fun else f"{module.__name__}.{name}"
+    return names[-1]
 
 
 _OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "device", "backend")
@@ -123,6 +142,8 @@ _ALSO = {"keep_unused": False, "inline": False, "compiler_options_kvs": ()}
 
 def _given(info: Any) -> dict[str, Any]:
     given = {name: value for name in _OPTIONS if (value := getattr(info, name))}
+    if "donate_argnums" in given:
+        given.pop("donate_argnames", None)  # which JAX infers
     given |= {name: value for name, usual in _ALSO.items() if (value := getattr(info, name)) != usual}
     for name in ("in_shardings", "out_shardings"):
         leaves = [x for x in getattr(info, f"{name}_leaves") if type(x).__name__ != "UnspecifiedValue"]
@@ -171,4 +192,9 @@ def inside_staging() -> bool:
 
 def in_callback_thread() -> bool:
     """Whether this thread was started by the runtime, to run a host callback: 0.10.2, 0.12.0."""
-    return isinstance(threading.current_thread(), threading._DummyThread)
+    frame: types.FrameType | None = sys._getframe(1)
+    if not isinstance(threading.current_thread(), threading._DummyThread):
+        return False
+    while frame is not None and frame.f_globals.get("__name__") != "jax._src.callback":
+        frame = frame.f_back
+    return frame is not None

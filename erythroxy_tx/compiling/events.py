@@ -5,6 +5,7 @@ may stop it. Not here: who is around (`scope.py`), and what a message says (`rea
 import dataclasses
 import functools
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from typing import Any
 from typing import Protocol
 
 from erythroxy_tx import _compat
+from erythroxy_tx.compiling.calls import compiled_call
+from erythroxy_tx.compiling.calls import guarded_call
+from erythroxy_tx.compiling.calls import looked_at
 from erythroxy_tx.compiling.changes import changes
 from erythroxy_tx.compiling.history import History
 from erythroxy_tx.compiling.loops import is_made_anew
@@ -21,14 +25,7 @@ from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.scope import around
 from erythroxy_tx.compiling.scope import follow_threads
 from erythroxy_tx.compiling.seen import Seen
-from erythroxy_tx.compiling.seen import is_own
-from erythroxy_tx.compiling.seen import seen_of
-from erythroxy_tx.core.call_site import frames
 from erythroxy_tx.core.call_site import user_line
-from erythroxy_tx.core.call_site import variables
-from erythroxy_tx.core.static import Static
-from erythroxy_tx.core.transform import Transform
-from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import RetraceError
 
 
@@ -53,12 +50,12 @@ class Listener(Protocol):
 HISTORY = History()  # of what was compiled
 CALLS = History()  # of the calls that were guarded
 LISTENERS: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_STAGES = ("trace", "lowering", "compile")
+_BEFORE = {"lowering": "trace", "compile": "lowering"}
 _LOG = logging.getLogger("erythroxy_tx")
 
 
 class _Thread(threading.local):
-    allowed: tuple[str, str] = "", ""  # the last event that was not stopped: its stage and name
+    allowed: tuple[str, int] | None = None  # the last event that was not stopped: its stage, and the key of its call
     found_on_disk = False
 
 
@@ -77,41 +74,49 @@ def _register() -> Callable[[], None]:
 
 
 def _started(stage: str, name: str) -> None:
+    """Judge what begins. The stages of one call follow each other, and are judged as one."""
     name = name.removeprefix("jit(").removesuffix(")")
-    before, of = _THREAD.allowed
-    _THREAD.allowed = "", ""
-    if not (of == name and before in _STAGES and _STAGES.index(before) + 1 == _STAGES.index(stage)):
-        _judge(stage, name)
-    _THREAD.allowed = stage, name
+    call = _compat.running_jit_call()
+    before, _THREAD.allowed = _THREAD.allowed, None
+    goes_on = call is not None and (call.is_rerun or before == (_BEFORE.get(stage), call.key))
+    if not goes_on:
+        _judge(stage, name, call)
+    if call is not None and not call.only_traced:
+        _THREAD.allowed = stage, call.key
 
 
-def _judge(stage: str, name: str) -> None:
+def _judge(stage: str, name: str, call: _compat.JitCall | None) -> None:
     """Stop what nothing may compile around, and remember what may."""
-    call, now = _compat.running_jit_call(), None
-    if call is not None:
-        call = _as_written(call)
-    if call is not None and call.function is not None:
-        now = seen_of(call.function, call.args, call.kwargs, call.options, call.transforms)
-    earlier = HISTORY.of(call.function) if call is not None and now is not None else []
+    function, now = (looked_at(compiled_call, call) if call is not None else None) or (None, None)
+    earlier = HISTORY.of(function) if now is not None else []
     scopes, arrives = around()
-    armed = next((scope for scope in scopes if scope.watcher.armed or _is_made_anew(scope)), None)
+    armed = next((scope for scope in scopes if scope.armed or is_made_anew(scope)), None)
     if armed is not None:
-        if not _was_cleared(earlier, now):
-            error = _stop(scopes, armed, stage, name, call, now, earlier)
+        if not _was_cleared(armed, earlier, now, call):
+            error = _stop(scopes, armed, stage, name, call and call._replace(function=function), now, earlier)
             if not arrives or (call is not None and call.in_callback):
                 STOPPED.update((scope.key, error) for scope in scopes)
             raise error
         _LOG.warning(
             "%s: %s is compiled again, as jax.clear_caches() was called", armed.watcher.label(armed.call), name
         )
-    if call is not None and now is not None:
-        HISTORY.add(call.function, now)
+    if now is not None:
+        HISTORY.add(function, now)
 
 
-def _was_cleared(earlier: list[Seen], now: Seen | None) -> bool:
-    """Whether a call was compiled for, and was forgotten since by `jax.clear_caches()`."""
-    same = [seen for seen in earlier if now is not None and not changes(seen, now)]
-    return bool(same) and all(now is not None and seen.generation < now.generation for seen in same)
+def _was_cleared(armed: Scope, earlier: list[Seen], now: Seen | None, call: _compat.JitCall | None) -> bool:
+    """Whether a call was compiled for, and was forgotten since by `jax.clear_caches()`.
+
+    Of JAX's own functions, and of derivatives, it is not always known what they were compiled for: in the first call
+    of a function after the caches were cleared these may compile.
+    """
+    is_first = armed.watcher.forgive(armed, _compat.caches_cleared())
+    if now is None or call is None:
+        return is_first
+    ignored = {"function", "transform"} if call.api else set()
+    same = [seen for seen in earlier if {change.kind for change in changes(seen, now)} <= ignored]
+    known = bool(same) and all(seen.generation < now.generation for seen in same)
+    return known or (is_first and (bool(call.api) or not earlier))
 
 
 def _stop(
@@ -119,44 +124,15 @@ def _stop(
 ) -> RetraceError:
     outer: tuple[Seen | None, list[Seen]] = None, []
     if armed.fn is not None:
-        outer = guarded_call(armed, call.transforms if call is not None else ()), CALLS.of(armed.fn)
+        outer = looked_at(guarded_call, armed), CALLS.of(armed.fn)
     line = user_line()
     return retrace_error(scopes, armed, stage, name, call, now, inner=earlier, outer=outer, line=line)
 
 
-def _as_written(call: _compat.JitCall) -> _compat.JitCall:
-    """The call that the user made, where what compiles for it is a program of the library's own."""
-    if call.args and isinstance(call.args[0], Static):
-        *wrapper, args, kwargs = call.args[0].merge(call.args[1:])
-        function = unwrapped(wrapper[0]) if wrapper else call.function
-        return call._replace(function=function, args=args, kwargs=kwargs, options={})
-    for frame in frames() if is_own(call.function) else ():
-        seen = variables(frame) if "self" in frame.f_code.co_varnames else {}
-        if isinstance(seen.get("self"), Transform) and "args" in seen and "kwargs" in seen:
-            args, kwargs = _keyed(seen["self"], seen["args"], seen["kwargs"])
-            return call._replace(function=unwrapped(seen["self"]), args=args, kwargs=kwargs, options={})
-    return call
-
-
-def _keyed(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    while isinstance(fn, Transform):
-        args, kwargs = fn._keyed(args, kwargs)
-        fn = fn.fn
-    return args, kwargs
-
-
-def guarded_call(scope: Scope, transforms: tuple[str, ...] = ()) -> Seen:
-    """A call of a guarded function, jitted or not."""
-    function, options = _compat.jit_options(unwrapped(scope.fn)) or (unwrapped(scope.fn), {})
-    return seen_of(function, *_keyed(scope.fn, scope.args, scope.kwargs), options, transforms)
-
-
-def _is_made_anew(scope: Scope) -> bool:
-    return scope.fn is not None and is_made_anew(scope, guarded_call(scope))
-
-
 def _ended(stage: str, name: str, seconds: float) -> None:
     hit, _THREAD.found_on_disk = _THREAD.found_on_disk and stage == "compile", False
+    if sys.exc_info()[0] is not None:
+        _THREAD.allowed = None  # it failed
     if not LISTENERS:
         return
     name = name.removeprefix("jit(").removesuffix(")")

@@ -81,23 +81,26 @@ class Compiles:
         return sum(event.stage == stage for event in self.events)
 
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def __repr__(self) -> str:
+    @property
+    def total(self) -> str:
+        """The counts in a line."""
         return (
             f"{self.traces} traced, {self.lowerings} lowered, {self.backend_compiles} compiled, {self.cache_hits} "
             f"found on disk, in {self.seconds:.2f} s"
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """A line for each event, and the counts."""
         rows = [(e.stage, e.name[:_LONGEST], f"{e.seconds:.3f} s", e.line) for e in self.events]
         widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, repr(self)])
+        return "\n".join([*lines, self.total])
 
     def _repr_html_(self) -> str:
         """The same in a notebook."""
@@ -105,7 +108,7 @@ class Compiles:
 
         cells = [(e.stage, e.name, f"{e.seconds:.3f} s", e.line) for e in self.events]
         body = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in cells)
-        return f"<table>{body}</table><p>{html.escape(repr(self))}</p>"
+        return f"<table>{body}</table><p>{html.escape(self.total)}</p>"
 
 
 def compiles() -> Compiles:

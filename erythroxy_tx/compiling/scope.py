@@ -2,6 +2,7 @@
 is concluded from an event.
 """
 
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -12,10 +13,12 @@ import weakref
 from abc import ABC
 from abc import abstractmethod
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.call_site import frames
 from erythroxy_tx.core.call_site import variables
 from erythroxy_tx.errors import RetraceError
 
@@ -37,6 +40,19 @@ class Watcher(ABC):
     def expected(self) -> str:
         """What was promised, in words."""
 
+    generation = 0  # how often the caches had been cleared when its programs were compiled
+    forgives: tuple[int, int] | None = None  # the call in which programs that were cleared may compile
+
+    def forgive(self, scope: "Scope", generation: int) -> bool:
+        """Whether a call is the first one since the caches were cleared."""
+        if self.generation >= generation:
+            return False
+        self.forgives = self.forgives or (scope.call, scope.key)
+        if self.forgives == (scope.call, scope.key):
+            return True
+        self.generation, self.forgives = generation, None
+        return False
+
     def after_warm(self) -> None:  # noqa: B027  # most do not mind
         """Take notice that a warm-up inside has ended."""
 
@@ -45,40 +61,41 @@ class Scope(NamedTuple):
     """One watcher that is around what runs now, and the call that it guards, if it is no block."""
 
     watcher: Watcher
-    call: int = 0  # the how manieth
+    key: int  # what tells it from every other one that is open
+    was_armed: bool = False  # when the call began
+    call: int = 0  # the how manieth; 0 for a block
     fn: Any = None
     args: tuple = ()
-    kwargs: dict[str, Any] = {}  # noqa: RUF012  # each call's own: it tells calls apart
+    kwargs: Mapping[str, Any] = types.MappingProxyType({})
 
     @property
-    def key(self) -> int:
-        """What tells it from every other one that is open."""
-        return id(self.watcher if self.fn is None else self.kwargs)
+    def armed(self) -> bool:
+        """Whether nothing may compile in it now."""
+        return self.was_armed if self.call else self.watcher.armed
 
 
-CALLS: set[types.CodeType] = (
-    set()
-)  # of the functions that guard a call; its frame has `warmth`, `call`, `inner`, `args`
+CALLS: set[types.CodeType] = set()  # of the functions that guard a call, whose frames hold what a `Scope` does
 STOPPED: dict[int, RetraceError] = {}  # by the key of a scope: what was stopped inside, in a thread or a callback
 _OPEN: list[Scope] = []  # the blocks of all threads
 _BLOCKS: contextvars.ContextVar[tuple[Scope, ...]] = contextvars.ContextVar("blocks", default=())
-_OWN_WORK: contextvars.ContextVar[bool] = contextvars.ContextVar("own work", default=False)
-_STARTED_IN: "weakref.WeakKeyDictionary[threading.Thread, list[Scope]]" = weakref.WeakKeyDictionary()
+_OWN_WORK: contextvars.ContextVar[int] = contextvars.ContextVar("own work", default=0)
+_LENT: contextvars.ContextVar[tuple[Scope, ...]] = contextvars.ContextVar("lent", default=())  # by another thread
+_STARTED_IN: "weakref.WeakKeyDictionary[threading.Thread, tuple[Scope, ...]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def own_work() -> Iterator[None]:
     """Compile without being watched: for a check of the library's own, or a warm-up that is due."""
-    token = _OWN_WORK.set(True)
+    _OWN_WORK.set(_OWN_WORK.get() + 1)
     try:
         yield
     finally:
-        _OWN_WORK.reset(token)
+        _OWN_WORK.set(max(0, _OWN_WORK.get() - 1))
 
 
 def is_own_work() -> bool:
     """Whether what runs now is not watched."""
-    return _OWN_WORK.get()
+    return _OWN_WORK.get() > 0
 
 
 @contextlib.contextmanager
@@ -89,22 +106,22 @@ def warming(warm: set[Any], key: Any) -> Iterator[None]:
     warm.add(key)
 
 
-@contextlib.contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
-    """Put a watcher around a block."""
-    scope = Scope(watcher)
+def enter(watcher: Watcher) -> None:
+    """Put a watcher around what follows, in this context."""
+    scope = Scope(watcher, id(mark := object()), kwargs=types.MappingProxyType({"": mark}))
     _OPEN.append(scope)
-    token = _BLOCKS.set((scope, *_BLOCKS.get()))
-    try:
-        yield
-    except BaseException as error:
-        raise_stopped(scope.key, error)
-        raise
-    else:
-        raise_stopped(scope.key, None)
-    finally:
-        _BLOCKS.reset(token)
-        _OPEN.remove(scope)
+    _BLOCKS.set((scope, *_BLOCKS.get()))
+
+
+def leave(watcher: Watcher, error: BaseException | None) -> None:
+    """Take it away again: of several of it the last one here, or else in any context."""
+    here = _BLOCKS.get()
+    scope = next((s for s in [*here, *reversed(_OPEN)] if s.watcher is watcher), None)
+    if scope is None:
+        return
+    _BLOCKS.set(tuple(s for s in here if s is not scope))
+    _OPEN[:] = [s for s in _OPEN if s is not scope]
+    raise_stopped(scope.key, error)
 
 
 def raise_stopped(key: int, error: BaseException | None) -> None:
@@ -126,12 +143,13 @@ def around() -> tuple[list[Scope], bool]:
     """
     if is_own_work():
         return [], True
-    here = [*_calls(sys._getframe()), *_BLOCKS.get()]
+    is_open = {id(scope) for scope in _OPEN}
+    here = [*_calls(sys._getframe()), *(scope for scope in _BLOCKS.get() if id(scope) in is_open)]
     if here:
         return here, True
-    if (started := _STARTED_IN.get(threading.current_thread())) is not None:
+    if lent := _LENT.get() or _STARTED_IN.get(threading.current_thread(), ()):
         running = {scope.key for scope in _running()}
-        return [scope for scope in started if scope.key in running], False
+        return [scope for scope in lent if scope.key in running], False
     if _compat.in_callback_thread():  # a callback does not know whose it is; where one call is guarded it is that one's
         return _running(), False
     return [], True
@@ -142,9 +160,15 @@ def _calls(frame: types.FrameType | None) -> Iterator[Scope]:
     while frame is not None:
         if frame.f_code in CALLS:
             seen = variables(frame)
-            if "call" in seen:
-                yield Scope(*(seen[name] for name in ("warmth", "call", "inner", "args", "kwargs")))
+            if "armed" in seen:
+                fn, args, kwargs = seen["inner"], seen["args"], seen["kwargs"]
+                yield Scope(seen["warmth"], id(kwargs), seen["armed"], seen["call"], fn, args, kwargs)
         frame = frame.f_back
+
+
+def frame_of(scope: Scope) -> types.FrameType | None:
+    """The frame of a guarded call, if it is one of this thread's."""
+    return next((f for f in frames() if f.f_code in CALLS and variables(f)["kwargs"] is scope.kwargs), None)
 
 
 def _running() -> list[Scope]:
@@ -152,15 +176,37 @@ def _running() -> list[Scope]:
     return [scope for frame in sys._current_frames().values() for scope in _calls(frame)] + _OPEN
 
 
+def _lendable() -> tuple[Scope, ...]:
+    """The scopes around what runs now, without what their calls hold."""
+    return tuple(scope._replace(fn=None, args=(), kwargs=types.MappingProxyType({})) for scope in around()[0])
+
+
 @functools.cache
 def follow_threads() -> None:
-    """Remember, from now on, inside of which scopes a thread was started: Python itself does not tell."""
-    start = threading.Thread.start
+    """Remember, from now on, inside of which scopes a thread is started, and work is given to a pool: Python itself
+    does not tell.
+    """
+    start: Any = threading.Thread.start
+    submit: Any = concurrent.futures.ThreadPoolExecutor.submit
 
     @functools.wraps(start)
-    def followed(self: threading.Thread) -> None:
-        if found := around()[0]:
+    def started(self: threading.Thread) -> None:
+        if found := _lendable():
             _STARTED_IN[self] = found
         start(self)
 
-    threading.Thread.start = followed  # type: ignore[method-assign]
+    @functools.wraps(submit)
+    def submitted(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        found = _lendable()
+        return submit(self, functools.partial(_lent, found, fn) if found else fn, *args, **kwargs)
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+    concurrent.futures.ThreadPoolExecutor.submit = submitted  # type: ignore[method-assign]
+
+
+def _lent(scopes: tuple[Scope, ...], fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    token = _LENT.set(scopes)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _LENT.reset(token)

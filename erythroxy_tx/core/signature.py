@@ -30,7 +30,8 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     """The signature of a callable, or None where Python cannot tell (some builtins)."""
     try:
-        return getattr(fn, "user_signature", None) or inspect.signature(fn)
+        known = getattr(fn, "user_signature", None)
+        return known if isinstance(known, inspect.Signature) else inspect.signature(fn)
     except (TypeError, ValueError):
         return None
 
@@ -57,11 +58,15 @@ def named_leaves(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
     ]
 
 
+_MADE_OF_A_FUNCTION = ("partial", "Partial", "OpenedMethod", "OpenedPartial")
+
+
 def name_of(fn: Any) -> str:
     """What to call a callable in a message: its own name, or that of the function it is made of."""
-    if hasattr(fn, "func"):  # a partial, an opened method
-        return name_of(fn.func)
-    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
+    while type(fn).__name__ in _MADE_OF_A_FUNCTION:
+        fn = fn.func
+    names = (getattr(fn, name, None) for name in ("__qualname__", "__name__"))
+    return next((name for name in names if isinstance(name, str)), type(fn).__name__)
 
 
 def is_traced(leaf: Any) -> bool:

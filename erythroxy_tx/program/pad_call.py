@@ -142,6 +142,12 @@ class PadCall(Call):
             kinds.append((tuple(shape), kind.dtype, getattr(kind, "weak_type", False)))
         return self.static, self.most, tuple(kinds)
 
+    @property
+    def kinds(self) -> tuple:
+        """What it is apart from every size: the static half, and the dtypes."""
+        types = [leaf if isinstance(leaf, (np.ndarray, jax.Array)) else struct_of(leaf) for leaf in self.dynamic]
+        return self.static, tuple((kind.dtype, getattr(kind, "weak_type", False)) for kind in types)
+
     def types(self, rows: tuple[Any, ...]) -> list[jax.ShapeDtypeStruct]:
         """The types of the traced leaves for these lengths, which may be unknown."""
         found = []

@@ -5,9 +5,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from erythroxy_tx import _compat
 from erythroxy_tx.compiling import events
 from erythroxy_tx.compiling.scope import Watcher
-from erythroxy_tx.compiling.scope import watched
+from erythroxy_tx.compiling.scope import enter
+from erythroxy_tx.compiling.scope import leave
+from erythroxy_tx.errors import RetraceError
 
 
 class Marked(Watcher):
@@ -33,12 +36,23 @@ class Marked(Watcher):
 
     def after_warm(self) -> None:
         self.warmed_inside = True
+        self.generation = _compat.caches_cleared()
 
     def once(self, body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the body once."""
         self.calls += 1
-        with watched(self):
+        self.generation = _compat.caches_cleared()
+        enter(self)
+        error: BaseException | None = None
+        try:
             return body(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            if self.calls > 1 and not isinstance(raised, RetraceError):
+                raised.add_note(f"in run {self.calls} of the body, which is marked no_recompile")
+            raise
+        finally:
+            leave(self, error)
 
 
 def repeated(body: Callable[..., Any], name: str, warmup: int, before_each: Callable[[], None]) -> Callable[..., Any]:

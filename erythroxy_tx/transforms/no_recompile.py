@@ -12,17 +12,22 @@ from typing import overload
 
 import equinox as eqx
 import jax
+import jax.tree_util as jtu
 
 from erythroxy_tx import _compat
 from erythroxy_tx.compiling import events
+from erythroxy_tx.compiling.calls import guarded_call
+from erythroxy_tx.compiling.calls import looked_at
 from erythroxy_tx.compiling.loops import remember
 from erythroxy_tx.compiling.scope import CALLS
 from erythroxy_tx.compiling.scope import STOPPED
 from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.scope import Watcher
+from erythroxy_tx.compiling.scope import enter
 from erythroxy_tx.compiling.scope import is_own_work
+from erythroxy_tx.compiling.scope import leave
 from erythroxy_tx.compiling.scope import raise_stopped
-from erythroxy_tx.compiling.scope import watched
+from erythroxy_tx.core import cache
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
@@ -68,7 +73,7 @@ def no_recompile(fn: Callable[..., Any] | None = None, /, *, warmup: int | None 
     erythroxy_tx.errors.RetraceError: tx.no_recompile(mean), call 3: mean ... would be traced and compiled, ...
       x: f32[8] → f32[9], axis 0
     Expected nothing to be traced or compiled after warmup=1. Stopped before it ran; what is compiled stays.
-    Fix: x: @tx.pad_static(9) for lengths that vary, or drop the last partial batch
+    Fix: x: @tx.pad_static(9), if the length varies, or drop the last part
     """
     if warmup is not None and (not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0):
         raise ValueError(f"tx.no_recompile got warmup={warmup!r}. Expected a number of calls ≥ 0.")
@@ -79,14 +84,20 @@ def no_recompile(fn: Callable[..., Any] | None = None, /, *, warmup: int | None 
 
 
 def _around(fn: Callable[..., Any], warmup: int | None) -> "NoRecompile":
-    written = unwrapped(fn)
-    for is_late in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
-        if is_late(written):
-            raise TypeError(
-                f"{NoRecompile.name} got {name_of(written)}, whose body runs after the call returned. Expected a "
-                "function. Fix: with tx.no_recompile(): inside of it."
-            )
+    written = inspect.unwrap(unwrapped(fn)) if callable(unwrapped(fn)) else fn
+    for each in (written, getattr(type(written), "__call__", None)):  # noqa: B004  # that of an object
+        if any(is_late(each) for is_late in (inspect.iscoroutinefunction, inspect.isgeneratorfunction)) or (
+            inspect.isasyncgenfunction(each)
+        ):
+            raise _late(name_of(written))
     return NoRecompile.around(fn, warmup=1 if warmup is None else warmup)  # type: ignore[return-value]
+
+
+def _late(name: str) -> TypeError:
+    return TypeError(
+        f"{NoRecompile.name} got {name}, whose body runs after the call returned. Expected a function. Fix: with "
+        "tx.no_recompile(): around the code that consumes it."
+    )
 
 
 class _Block(Watcher, contextlib.AbstractContextManager):
@@ -97,7 +108,6 @@ class _Block(Watcher, contextlib.AbstractContextManager):
 
     def __init__(self, warmup: int | None) -> None:
         self._warmup = warmup
-        self._entered: list[Any] = []
 
     def __call__(self, fn: Callable[..., Any]) -> "NoRecompile":
         return _around(fn, self._warmup)
@@ -114,11 +124,11 @@ class _Block(Watcher, contextlib.AbstractContextManager):
         if _compat.inside_staging():
             raise _order("with tx.no_recompile()")
         events.listen()
-        self._entered.append(watched(self))
-        self._entered[-1].__enter__()
+        self.generation = _compat.caches_cleared()
+        enter(self)
 
-    def __exit__(self, *error: object) -> None:
-        self._entered.pop().__exit__(*error)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        leave(self, error)
 
 
 class NoRecompile(Transform):
@@ -135,7 +145,15 @@ class NoRecompile(Transform):
     @functools.cached_property
     def _warmth(self) -> "Warmth":
         label = f"{self.name}({name_of(unwrapped(self))})"
-        return self._kept("warmth", lambda: Warmth(label, self.warmup))
+        bound = unwrapped(self)
+        instance = getattr(bound, "__self__", None) or next(iter(getattr(bound, "args", ())), None)
+        function = getattr(bound, "__func__", None) or getattr(bound, "func", None)
+        if function is None or not isinstance(instance, eqx.Module):
+            return self._kept("warmth", lambda: Warmth(label, self.warmup))
+        # A module is a value, and another object after each step: what tells it from others is its structure.
+        self._kept("bound", lambda: None)
+        key = "warmth", self.warmup, jtu.tree_structure(instance)
+        return cache.keep(function, key, lambda: Warmth(label, self.warmup))
 
     def _runner(self) -> Callable[..., Any]:
         warmth, inner = self._warmth, self.fn
@@ -145,7 +163,7 @@ class NoRecompile(Transform):
         def run(*args: Any, **kwargs: Any) -> Any:  # an event finds the guard by this frame: a call costs no more
             if current.value is not eager and _compat.inside_staging():
                 raise _order(warmth.title)
-            call = next(count)
+            call, armed = next(count), warmth.warm
             try:
                 result = fn(*args, **kwargs)
             except BaseException as error:
@@ -154,7 +172,7 @@ class NoRecompile(Transform):
             if stopped:
                 raise_stopped(id(kwargs), None)
             if warmth.looking:
-                warmth.called(Scope(warmth, call, inner, args, kwargs))
+                warmth.called(Scope(warmth, id(kwargs), armed, call, inner, args, kwargs), result)
             return result
 
         CALLS.add(run.__code__)
@@ -164,33 +182,37 @@ class NoRecompile(Transform):
 class Warmth(Watcher):
     """How far the warm-up of one function is."""
 
+    expected = ""
+
     def __init__(self, title: str, warmup: int) -> None:
         self.title, self.warmup, self._left = title, warmup, warmup
         self.count = itertools.count(1)
+        self.warm = not warmup
         self.looking = True  # until the first call after the warm-up
+        self.expected = f"nothing to be traced or compiled after warmup={warmup}"
+        self.generation = _compat.caches_cleared()
 
     @property
     def armed(self) -> bool:
-        return self._left <= 0
-
-    @property
-    def expected(self) -> str:
-        return f"nothing to be traced or compiled after warmup={self.warmup}"
+        return self.warm
 
     def label(self, call: int) -> str:
         return f"{self.title}, call {call}"
 
-    def called(self, scope: Scope) -> None:
+    def called(self, scope: Scope, result: Any) -> None:
         """Count a call that returned, and remember those of the warm-up."""
-        if self.armed:
+        if scope.was_armed:
             self.looking = False
-        if self.armed or is_own_work():
+        if scope.was_armed or is_own_work():
             return
-        seen = events.guarded_call(scope)
-        events.CALLS.add(scope.fn, seen)
-        if self._left == self.warmup:
-            remember(scope, seen, lambda: not self.looking)
+        if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+            raise _late(self.title)
+        if (seen := looked_at(guarded_call, scope)) is not None:
+            events.CALLS.add(scope.fn, seen)
+            if self._left == self.warmup:
+                remember(scope, seen, lambda: not self.looking)
         self._left -= 1
+        self.warm = self._left <= 0
 
 
 def _order(title: str) -> TransformOrderError:

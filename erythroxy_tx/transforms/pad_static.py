@@ -169,7 +169,7 @@ class PadStatic(Transform):
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         call = self._call(args, kwargs)
-        with warming(self._kept("warm", set), None if call.unknown else call.most):
+        with warming(self._kept(("warm", call.kinds), set), None if call.unknown else call.most):
             return self._of(call)
 
     def _of(self, call: PadCall) -> Any:

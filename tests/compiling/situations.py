@@ -131,7 +131,7 @@ def a_static_value():  # ✱
     return lambda: f(a, 2), lambda: f(a, 3)
 
 
-@again("static", told="1.0 (a float, was a int)")
+@again("static", told="1.0, of type float, was int")
 def a_static_type():  # ✱
     f, a = jax.jit(lambda x, n: x * n, static_argnums=1), array()
     return lambda: f(a, 1), lambda: f(a, 1.0)
@@ -453,13 +453,13 @@ def an_eager_operation():
     return lambda: jnp.tanh(a), lambda: jnp.tanh(b)
 
 
-@again("shape", told="traced, to be looked at only")
+@again("shape", told="traced (by lower, or eval_shape)")
 def a_trace_without_a_compile():
     f, a, b = jitted(), array(), array(4)
     return lambda: f(a), lambda: f.lower(b)
 
 
-@again("shape", told="traced, to be looked at only")
+@again("shape", told="traced (by lower, or eval_shape)")
 def eval_shape_of_a_jitted_function():
     f, a, b = jitted(), array(), array(4)
     return lambda: f(a), lambda: jax.eval_shape(f, b)

@@ -35,7 +35,7 @@ def only(*stages: str) -> Patch:
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         right = events._judge
-        monkeypatch.setattr(events, "_judge", lambda stage, name: right(stage, name) if stage in stages else None)
+        monkeypatch.setattr(events, "_judge", lambda stage, *rest: right(stage, *rest) if stage in stages else None)
 
     return patch
 
@@ -48,7 +48,7 @@ FAULTS["only compiles are seen, not traces"] = only("compile")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     right = events._judge
     own = ("tanh", "cond", "stage", "convert_element_type")
-    monkeypatch.setattr(events, "_judge", lambda stage, name: None if name in own else right(stage, name))
+    monkeypatch.setattr(events, "_judge", lambda stage, name, call: None if name in own else right(stage, name, call))
 
 
 @fault("threads that are started inside are not watched")
@@ -82,26 +82,28 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault("what was cleared is a retrace")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_was_cleared", lambda earlier, now: False)
+    monkeypatch.setattr(events, "_was_cleared", lambda armed, earlier, now, call: False)
 
 
 @fault("after clearing everything may compile")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        events, "_was_cleared", lambda earlier, now: bool(earlier) and earlier[0].generation < now.generation
+        events, "_was_cleared", lambda armed, earlier, now, call: earlier and earlier[0].generation < now.generation
     )
 
 
 @fault("a program may compile again and again")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        events, "_was_cleared", lambda earlier, now: any(not changes.changes(seen, now) for seen in earlier)
+        events,
+        "_was_cleared",
+        lambda armed, earlier, now, call: any(not changes.changes(seen, now) for seen in earlier),
     )
 
 
 @fault("the warm-up never ends")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(no_recompile.Warmth, "armed", False)
+    monkeypatch.setattr(scope.Scope, "armed", False)
 
 
 @fault("nothing is remembered")
@@ -123,8 +125,8 @@ def blind_to(**blank: Any) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         right = seen._leaf
 
-        def leaf(value: Any) -> Any:
-            found = right(value)
+        def leaf(value: Any, filtered: bool) -> Any:
+            found = right(value, filtered)
             return dataclasses.replace(found, **blank) if isinstance(found, seen.Traced) else found
 
         monkeypatch.setattr(seen, "_leaf", leaf)
@@ -145,7 +147,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault("aux data is not looked at")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen, "_told", lambda value: "…")
+    monkeypatch.setattr(seen.Fixed, "__eq__", lambda self, other: True)
 
 
 def blank(part: str) -> Patch:

@@ -85,7 +85,7 @@ def test_it_reads_as_a_table() -> None:
     *rows, last = str(seen).splitlines()
     assert [row.split()[:2] for row in rows] == [[stage, "scaled"] for stage in ("trace", "lowering", "compile")]
     assert last.startswith("1 traced, 1 lowered, 1 compiled, 0 found on disk, in ")
-    assert last == repr(seen)
+    assert last == seen.total
     assert seen._repr_html_().count("<tr>") == 3
     assert str(tx.compiles()).startswith("0 traced")
 

@@ -199,13 +199,14 @@ def test_the_message() -> None:
     assert first.startswith(f"tx.no_recompile({loss.__qualname__}), call 2: loss (test_no_recompile.py:")
     assert ") would be traced and compiled, " in first
     assert first.endswith(f"({test_the_message.__name__})")
+    padded = "@tx.pad_static(8, in_axes=(None, 0))"
     assert rest == [
         "  batch['x']: f32[8,2] → f32[5,2], axis 0",
         "  batch['y']: f32[8,1] → i32[5,1], axis 0",
         "  batch['y']: f32[8,1] → i32[5,1]",
         "Expected nothing to be traced or compiled after warmup=1. Stopped before it ran; what is compiled stays.",
-        "Fix: batch['x'], batch['y']: @tx.pad_static(8) for lengths that vary, or drop the last partial batch",
-        "     batch['y']: convert it once, before the loop, to float32",
+        f"Fix: batch['x'], batch['y']: {padded}, if the length varies, or drop the last part",
+        "     batch['y']: convert it, before the call: jnp.asarray(x, 'float32')",
     ]
     assert raised.value.stage == "trace"
     assert [change.kind for change in raised.value.changes] == ["shape", "shape", "dtype"]
@@ -239,7 +240,7 @@ def test_many_changes_are_counted() -> None:
 def test_a_compile_is_told_from_a_trace() -> None:
     f = tx.no_recompile(jax.jit(lambda x: x + 1))
     f(jnp.ones(3))
-    with pytest.raises(tx.RetraceError, match="compiled, from a trace that is known") as raised:
+    with pytest.raises(tx.RetraceError, match=r"compiled \(it is traced already\)") as raised:
         f(jax.device_put(ones(3), jax.devices()[0]))
     assert raised.value.stage == "lowering"
 
