@@ -406,7 +406,7 @@ def test_the_statics_of_filter_jit_are_named() -> None:
     assert told(lambda: step(state)).splitlines()[0] == "state['i']: 0 → 1"
     message = _message(lambda: step({"w": jnp.ones(3), "i": 0}, training=True))
     assert "training: left out (False) → True (static)" in message
-    assert "step (test_found.py:" in message
+    assert "step (test_attacked.py:" in message
 
 
 def test_self_is_named_and_so_is_the_rest() -> None:
