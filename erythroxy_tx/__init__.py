@@ -7,6 +7,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
 | stop at a silent compile, and see them all | `no_recompile`, `compiles` |
+| differentiate a scan from a small tape | `checkpointed_scan` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
 | search for a counterexample | `testing.prove`, `testing.prove_relocation` |
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.errors import TransformOrderError as TransformOrderError
     from erythroxy_tx.measurement.timing import measure as measure
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
+    from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan as checkpointed_scan
     from erythroxy_tx.transforms.chunked import chunked as chunked
     from erythroxy_tx.transforms.no_recompile import no_recompile as no_recompile
     from erythroxy_tx.transforms.pad_static import pad_static as pad_static
@@ -57,6 +59,7 @@ _HOME = {
     "pad_static": "transforms.pad_static",
     "Padded": "core.padded",
     "vram_resident": "transforms.vram_resident",
+    "checkpointed_scan": "transforms.checkpointed_scan",
     "no_recompile": "transforms.no_recompile",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",

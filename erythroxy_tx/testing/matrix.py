@@ -22,6 +22,7 @@ from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.testing.judge import Judge
 from erythroxy_tx.testing.ways import WAYS
 from erythroxy_tx.transforms.assert_relocation import assert_relocation
+from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan
 from erythroxy_tx.transforms.chunked import chunked
 from erythroxy_tx.transforms.no_recompile import no_recompile
 from erythroxy_tx.transforms.pad_static import pad_static
@@ -108,6 +109,7 @@ ROWS = (
         keywords=pad_static(9),
         refused={"jvp": TypeError},
     ),
+    Row("checkpointed_scan", checkpointed_scan),
     Row("no_recompile", no_recompile, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(

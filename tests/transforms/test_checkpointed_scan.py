@@ -1,0 +1,256 @@
+"""`checkpointed_scan`: values and every gradient bit for bit, in each place where a scan can be, from a small tape."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import erythroxy_tx as tx
+from erythroxy_tx.program.scans import tape
+
+W = jax.random.normal(jax.random.key(0), (4, 4)) / 3
+H = jnp.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def inputs(length: int = 16) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), (length, 3, 4))
+
+
+def cell(w: Any) -> Callable:
+    return lambda h, x: (jnp.tanh(h @ w + x), h.sum())
+
+
+@jax.custom_jvp
+def odd_rule(h: Any, w: Any) -> Any:
+    return lax.scan(cell(w), h, inputs())[0]
+
+
+@odd_rule.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    return odd_rule(*primals), tangents[0] * 5.0
+
+
+def lstm(w: Any, h: Any) -> Any:
+    def step(state, x):
+        h, c = state
+        i, f, o = (jax.nn.sigmoid(h @ w + x + k) for k in range(3))
+        c = f * c + i * jnp.tanh(h @ w.T + x)
+        return (o * jnp.tanh(c), c), (h * x).sum(-1)
+
+    (h, c), ys = lax.scan(step, (h, h), inputs())
+    return h.sum() + c.mean() + (ys**2).sum()
+
+
+def kalman(w: Any, h: Any) -> Any:
+    def step(state, x):
+        mean, covariance = state
+        covariance = w @ covariance @ w.T + jnp.eye(4)
+        gain = covariance @ jnp.linalg.inv(covariance + jnp.eye(4))
+        mean = mean @ w.T
+        innovation = x[0] - mean
+        return (mean + innovation @ gain.T, covariance - gain @ covariance), (innovation**2).sum()
+
+    (mean, _), losses = lax.scan(step, (h[0], jnp.eye(4)), inputs(12))
+    return mean.sum() + losses.sum()
+
+
+def optimiser(w: Any, h: Any) -> Any:
+    def step(state, x):
+        p, m = state
+        g = jax.grad(lambda p: ((jnp.tanh(x @ w) - p) ** 2).mean())(p)
+        m = 0.9 * m + 0.1 * g
+        return (p - 0.1 * m, m), None
+
+    return (lax.scan(step, (h, jnp.zeros_like(h)), inputs())[0][0] ** 2).sum()
+
+
+PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
+    "forwards": lambda w, h: lax.scan(cell(w), h, inputs())[0].sum(),
+    "in reverse, with outputs": lambda w, h: sum(
+        map(jnp.sum, jax.tree.leaves(lax.scan(cell(w), h, inputs(), reverse=True)))
+    ),
+    "unrolled": lambda w, h: lax.scan(cell(w), h, inputs(), unroll=3)[1].sum(),
+    "without inputs": lambda w, h: lax.scan(lambda h, _: (jnp.tanh(h @ w), None), h, None, length=16)[0].sum(),
+    "without a carry": lambda w, h: lax.map(lambda x: jnp.tanh(x @ w), inputs()).sum() + h.sum(),
+    "fori_loop": lambda w, h: lax.fori_loop(0, 13, lambda i, h: jnp.tanh(h @ w + i), h).sum(),
+    "weights used twice": lambda w, h: lax.scan(lambda h, x: (jnp.tanh(h @ w) @ w + x @ w.T, None), h, inputs())[
+        0
+    ].sum(),
+    "a prime length": lambda w, h: sum(map(jnp.sum, lax.scan(cell(w), h, inputs(17)))),
+    "a prime length in reverse": lambda w, h: sum(map(jnp.sum, lax.scan(cell(w), h, inputs(23), reverse=True))),
+    "one step": lambda w, h: lax.scan(cell(w), h, inputs(1))[0].sum(),
+    "no step": lambda w, h: lax.scan(cell(w), h, inputs(0))[0].sum(),
+    "nested": lambda w, h: lax.scan(lambda h, x: (lax.scan(cell(w), h, inputs(5))[0] + x, None), h, inputs())[0].sum(),
+    "in jit": lambda w, h: jax.jit(lambda h: lax.scan(cell(w), h, inputs())[0])(h).sum(),
+    "in cond": lambda w, h: lax.cond(h.sum() < 9, lambda h: lax.scan(cell(w), h, inputs())[0], lambda h: h, h).sum(),
+    "in remat": lambda w, h: jax.checkpoint(lambda h: lax.scan(cell(w), h, inputs())[0])(h).sum(),
+    "in vmap": lambda w, h: jax.vmap(lambda h: lax.scan(cell(w), h, inputs()[:, 0])[0])(h).sum(),
+    "in a custom_jvp": lambda w, h: odd_rule(h, w).sum(),
+    "an integer and a bool carried": lambda w, h: lax.scan(
+        lambda c, x: ((c[0] + 1, c[1] & True, jnp.tanh(c[2] @ w + x)), None), (0, True, h), inputs()
+    )[0][2].sum(),
+    "a key carried": lambda w, h: lax.scan(
+        lambda c, x: ((jax.random.split(c[0])[0], jnp.tanh(c[1] @ w + x) * jax.random.uniform(c[0])), None),
+        (jax.random.key(1), h),
+        inputs(),
+    )[0][1].sum(),
+    "a number carried": lambda w, h: lax.scan(
+        lambda c, x: ((c[0] * 0.9 + c[1].sum(), jnp.tanh(c[1] @ w + x * c[0])), None), (1.0, h), inputs()
+    )[0][0],
+    "lstm": lstm,
+    "kalman": kalman,
+    "optimiser": optimiser,
+}
+# The operations and their order are the same. Fused with others, a product and a sum may be rounded once, not twice.
+UNFUSED = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
+
+
+def bits(a: Any, b: Any) -> bool:
+    return all(
+        np.array_equal(x, y, equal_nan=True) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "segments"), [*((name, "sqrt") for name in PROGRAMS), ("lstm", 3), ("a prime length in reverse", 3)]
+)
+def test_values_and_gradients_are_the_same_bits(name: str, segments: Any) -> None:
+    f = PROGRAMS[name]
+    g = tx.checkpointed_scan(f, segments=segments)
+    assert bits(jax.jit(f)(W, H), g(W, H))
+    expected, found = (jax.jit(jax.grad(fn, (0, 1)), compiler_options=UNFUSED)(W, H) for fn in (f, g))
+    assert bits(expected, found)
+
+
+@pytest.mark.parametrize(
+    "name", ["in reverse, with outputs", "without a carry", "a prime length", "in cond", "a key carried"]
+)
+def test_forward_mode_and_batches(name: str) -> None:
+    f = PROGRAMS[name]
+    g = tx.checkpointed_scan(f)
+    tangents = jnp.ones_like(W), jnp.cos(H)
+    expected, found = (jax.jit(lambda w, h, fn=fn: jax.jvp(fn, (w, h), tangents))(W, H) for fn in (f, g))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+    batch = jnp.stack([W, W / 2])
+    expected, found = (jax.jit(jax.vmap(jax.grad(fn, 1), (0, None)))(batch, H) for fn in (f, g))
+    np.testing.assert_allclose(expected, found, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["in reverse, with outputs", "a prime length"])
+def test_second_derivatives(name: str) -> None:
+    f = PROGRAMS[name]
+    g = tx.checkpointed_scan(f)
+    expected, found = (jax.jit(jax.hessian(fn, 1))(W, H) for fn in (f, g))
+    np.testing.assert_allclose(expected, found, rtol=1e-3, atol=1e-4)
+    expected, found = (jax.jit(jax.grad(lambda h, fn=fn: (jax.grad(fn, 1)(W, h) ** 2).sum()))(H) for fn in (f, g))
+    np.testing.assert_allclose(expected, found, rtol=1e-3, atol=1e-4)
+
+
+def test_the_tape_is_small() -> None:
+    def loss(w: Any, h: Any, xs: Any) -> Any:
+        return (lax.scan(cell(w), h, xs)[0] ** 2).mean()
+
+    w, h, xs = jnp.eye(64), jnp.ones((8, 64)), jnp.ones((256, 8, 64))
+    plain, ours = (
+        jax.jit(jax.grad(f)).lower(w, h, xs).compile().memory_analysis().temp_size_in_bytes
+        for f in (loss, tx.checkpointed_scan(loss))
+    )
+    assert ours < plain / 5
+
+
+def test_effects_happen_once() -> None:
+    seen: list[float] = []
+
+    def f(h: Any) -> Any:
+        def step(h, x):
+            jax.debug.callback(lambda h: seen.append(float(h)), h.sum())
+            return jnp.tanh(h + x), None
+
+        return lax.scan(step, h, inputs(4))[0].sum()
+
+    g = tx.checkpointed_scan(f)
+    jax.block_until_ready(jax.jit(jax.grad(g))(H))
+    jax.effects_barrier()
+    assert len(seen) == 4
+    assert "left as it is, as a step that is run again would repeat its effects" in str(tx.explain(g, H))
+
+
+def test_what_is_out_of_reach_is_told() -> None:
+    @jax.custom_vjp
+    def odd(h):
+        return lax.scan(cell(W), h, inputs())[0]
+
+    odd.defvjp(lambda h: (odd(h), h), lambda h, g: (g * 7.0,))
+    g = tx.checkpointed_scan(lambda h: odd(h).sum() + lax.scan(cell(W), h, inputs())[0].sum())
+    told = str(tx.explain(g, H))
+    assert "16 steps at" in told
+    assert "4 segments of 4 steps" in told
+    assert "a scan inside of a function with a custom_vjp" in told
+    only = tx.checkpointed_scan(lambda h: odd(h).sum())
+    assert bits(jax.jit(jax.grad(lambda h: odd(h).sum()))(H), jax.jit(jax.grad(only))(H))
+
+
+def test_names_donation_and_static_arguments_stay() -> None:
+    donating = jax.jit(lambda h: lax.scan(cell(W), h, inputs())[0], donate_argnums=0)
+    jaxpr = jax.make_jaxpr(tx.checkpointed_scan(donating))(H)
+    assert "donated_invars=(True" in str(jaxpr)
+
+    @tx.checkpointed_scan(static_argnames="steps")
+    def run(h: Any, steps: int) -> Any:
+        return lax.fori_loop(0, steps, lambda i, h: jnp.tanh(h @ W), h)
+
+    assert run(H, steps=3).shape == H.shape
+    with pytest.raises(ValueError, match="Expected 'sqrt' or a number ≥ 1"):
+        tx.checkpointed_scan(segments=0)
+
+
+def test_methods_and_modules() -> None:
+    import equinox as eqx
+
+    layer = eqx.nn.GRUCell(4, 4, key=jax.random.key(3))
+
+    def loss(layer: Any, h: Any) -> Any:
+        return lax.scan(lambda h, x: (layer(x, h), None), h, inputs()[:, 0])[0].sum()
+
+    expected, found = (eqx.filter_jit(eqx.filter_grad(f))(layer, H[0]) for f in (loss, tx.checkpointed_scan(loss)))
+    for a, b in zip(*(jax.tree.leaves(eqx.filter(each, eqx.is_array)) for each in (expected, found)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- wrong on purpose
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the order of steps is not turned": lambda patch: patch.setattr(
+        tape.lax, "scan", lambda *args, right=lax.scan, **how: right(*args, **how | {"reverse": False})
+    ),
+    "cotangents of a segment are summed before": lambda patch: patch.setattr(tape, "_kept", lambda leaves: leaves),
+    "the steps after the last whole segment are dropped": lambda patch: patch.setattr(
+        tape, "parts", lambda length, segment: [tape.Part(0, length - length % segment, length // segment)]
+    ),
+    "what is shared has no derivative": lambda patch: patch.setattr(
+        tape._Derivative, "shared", property(lambda self: [], lambda self, places: None), raising=False
+    ),
+    "a number that is carried stands still": lambda patch: patch.setattr(tape, "is_float", lambda x: x.ndim > 0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_wrong_tape_is_caught(fault: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["in reverse, with outputs", "a prime length in reverse", "weights used twice", "a number carried"]
+    expected = {name: jax.jit(jax.grad(PROGRAMS[name], (0, 1)), compiler_options=UNFUSED)(W, H) for name in names}
+    fault(monkeypatch)
+    for name in names:
+        g = tx.checkpointed_scan(PROGRAMS[name], segments=5)
+        try:
+            found = jax.jit(jax.grad(g, (0, 1)), compiler_options=UNFUSED)(W, H)
+        except Exception:  # noqa: BLE001  # of shapes that do not fit
+            return
+        if not bits(expected[name], found):
+            return
+    pytest.fail("no program shows it")
