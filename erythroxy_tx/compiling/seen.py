@@ -128,10 +128,21 @@ def seen_of(
         tuple(names),
         frozenset(kwargs),
         {name: value for name, value in options.items() if not name.startswith("static_")},
-        _compat.trace_context(),
+        _context(),
         transforms,
         _compat.caches_cleared(),
     )
+
+
+_CONTEXT: list[dict[str, Any]] = [{}]
+
+
+def _context() -> dict[str, Any]:
+    """The settings, in one dict for all calls between which none changed."""
+    now = _compat.trace_context()
+    if now != _CONTEXT[0]:
+        _CONTEXT[0] = now
+    return _CONTEXT[0]
 
 
 def _left_out(fn: Any, given: set[str]) -> Iterator[tuple[str, Fixed]]:

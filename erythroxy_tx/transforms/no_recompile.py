@@ -211,6 +211,7 @@ class Warmth(Watcher):
             events.CALLS.add(scope.fn, seen)
             if self._left == self.warmup:
                 remember(scope, seen, lambda: not self.looking)
+        self.generation = _compat.caches_cleared()
         self._left -= 1
         self.warm = self._left <= 0
 

@@ -296,6 +296,16 @@ def test_all_that_was_cleared_may_compile_once_more(body: Callable, caplog: pyte
     f(x)
 
 
+def test_what_was_cleared_before_the_warm_up_is_no_excuse() -> None:
+    n = [401]
+    f = tx.no_recompile(lambda: jnp.tanh(ones(n[0])))
+    jax.clear_caches()
+    f()
+    n[0] = 403
+    with pytest.raises(tx.RetraceError):
+        f()
+
+
 def test_debug_nans_finds_the_nan() -> None:
     f = tx.no_recompile(jax.jit(jnp.log))
     f(ones(3))
