@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.program.scans.looped import Loop
@@ -64,6 +65,8 @@ class CheckpointedScan(Looped):
 
     def _decide(self, loop: Loop) -> None:
         length = loop.scan.length
+        if _compat.is_symbolic(length):
+            return
         segments = math.isqrt(length) if self.segments == "sqrt" else min(int(self.segments), length)
         loop.segment = max(1, round(length / max(1, segments)))
 

@@ -1,5 +1,6 @@
 """`checkpointed_scan`: values and every gradient bit for bit, in each place where a scan can be, from a small tape."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,9 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "unrolled": lambda w, h: lax.scan(cell(w), h, inputs(), unroll=3)[1].sum(),
     "without inputs": lambda w, h: lax.scan(lambda h, _: (jnp.tanh(h @ w), None), h, None, length=16)[0].sum(),
     "without a carry": lambda w, h: lax.map(lambda x: jnp.tanh(x @ w), inputs()).sum() + h.sum(),
+    "nothing but what is shared": lambda w, h: lax.scan(lambda _, x: (None, jnp.tanh(w)), None, None, length=9)[
+        1
+    ].sum(),
     "fori_loop": lambda w, h: lax.fori_loop(0, 13, lambda i, h: jnp.tanh(h @ w + i), h).sum(),
     "weights used twice": lambda w, h: lax.scan(lambda h, x: (jnp.tanh(h @ w) @ w + x @ w.T, None), h, inputs())[
         0
@@ -109,6 +113,11 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
 UNFUSED = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
 
 
+@functools.cache
+def gradient(name: str) -> Any:
+    return jax.jit(jax.grad(PROGRAMS[name], (0, 1)), compiler_options=UNFUSED)(W, H)
+
+
 def bits(a: Any, b: Any) -> bool:
     return all(
         np.array_equal(x, y, equal_nan=True) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -122,8 +131,7 @@ def test_values_and_gradients_are_the_same_bits(name: str, segments: Any) -> Non
     f = PROGRAMS[name]
     g = tx.checkpointed_scan(f, segments=segments)
     assert bits(jax.jit(f)(W, H), g(W, H))
-    expected, found = (jax.jit(jax.grad(fn, (0, 1)), compiler_options=UNFUSED)(W, H) for fn in (f, g))
-    assert bits(expected, found)
+    assert bits(gradient(name), jax.jit(jax.grad(g, (0, 1)), compiler_options=UNFUSED)(W, H))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +153,6 @@ def test_forward_mode_and_batches(name: str) -> None:
 def test_second_derivatives(name: str) -> None:
     f = PROGRAMS[name]
     g = tx.checkpointed_scan(f)
-    expected, found = (jax.jit(jax.hessian(fn, 1))(W, H) for fn in (f, g))
-    np.testing.assert_allclose(expected, found, rtol=1e-3, atol=1e-4)
     expected, found = (jax.jit(jax.grad(lambda h, fn=fn: (jax.grad(fn, 1)(W, h) ** 2).sum()))(H) for fn in (f, g))
     np.testing.assert_allclose(expected, found, rtol=1e-3, atol=1e-4)
 
@@ -209,6 +215,17 @@ def test_names_donation_and_static_arguments_stay() -> None:
         tx.checkpointed_scan(segments=0)
 
 
+def test_inside_of_chunks() -> None:
+    def running(xs: Any) -> Any:
+        return lax.scan(lambda c, x: (jnp.tanh(c + x), c * x), 0.0, xs)[1]
+
+    x = jnp.linspace(-1, 1, 10)
+    chunked = tx.chunked(lax.map, size=4)(tx.checkpointed_scan(running))
+    np.testing.assert_allclose(chunked(x), running(x), rtol=1e-6)
+    gradients = (jax.grad(lambda x, fn=fn: (fn(x) ** 2).sum())(x) for fn in (chunked, running))
+    np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-6)
+
+
 def test_methods_and_modules() -> None:
     import equinox as eqx
 
@@ -242,8 +259,8 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_tape_is_caught(fault: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["in reverse, with outputs", "a prime length in reverse", "weights used twice", "a number carried"]
-    expected = {name: jax.jit(jax.grad(PROGRAMS[name], (0, 1)), compiler_options=UNFUSED)(W, H) for name in names}
+    names = ["a prime length in reverse", "weights used twice", "a number carried"]
+    expected = {name: gradient(name) for name in names}
     fault(monkeypatch)
     for name in names:
         g = tx.checkpointed_scan(PROGRAMS[name], segments=5)

@@ -34,9 +34,11 @@ class Loop:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is left as it is: a step with effects would repeat them, and a short one has no tape."""
+        """Whether it is left as it is: a step with effects would repeat them, a short one has no tape, and one over an
+        unknown number of rows is run in chunks by who traces it.
+        """
         floats = any(map(is_float, [*self.scan.init, *self.scan.xs, *self.scan.consts]))
-        return self.segment is None or self.scan.effects or self.scan.length < 2 or not floats
+        return self.segment is None or self.scan.effects or not floats or self.scan.length < 2
 
     def run(self) -> Leaves:
         """Run it so."""
@@ -49,7 +51,8 @@ class Loop:
         if self.is_kept or self.segment is None:
             return f"{what}: left as it is"
         pieces = parts(self.scan.length, self.segment)
-        return f"{what}: {' and '.join(f'{part.segments} segments of {part.steps} steps' for part in pieces)}"
+        lengths = (f"{part.segments} segment{'s' * (part.segments != 1)} of {part.steps} steps" for part in pieces)
+        return f"{what}: {' and '.join(lengths)}"
 
 
 class Looped(Transform):

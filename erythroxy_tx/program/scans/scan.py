@@ -36,7 +36,7 @@ class Scan:
             lambda carry, x: self.body(self.consts, carry, x),
             self.init,
             self.xs,
-            length=self.length,
+            length=None if self.xs else self.length,  # which may be unknown, where the inputs tell it
             reverse=self.reverse,
             unroll=self.unroll,
         )

@@ -38,7 +38,7 @@ class Part:
 
 def parts(length: int, segment: int) -> list[Part]:
     """Segments of about that many steps: of a divisor of the length where one is near, or with a shorter last one."""
-    near = [n for n in range(max(1, segment // 2), 2 * segment + 1) if length % n == 0]
+    near = [n for n in range(max(1, -(-2 * segment // 3)), 3 * segment // 2 + 1) if length % n == 0]
     if near:
         return [Part(0, length, length // min(near, key=lambda n: abs(math.log(n / segment))))]
     whole = length - length % segment
@@ -101,8 +101,9 @@ class _Derivative:
             new, y = self.scan.body(self.consts, carry, x)
             return new, (y, carry)
 
-        carry, (ys, kept) = self._loop(forward, carry, xs, length=part.stop - part.start, unroll=self.scan.unroll)
-        moved, d_ys = self._tangents(self.consts, moved, kept, xs, d_xs)
+        length = part.stop - part.start
+        carry, (ys, kept) = self._loop(forward, carry, xs, length=length, unroll=self.scan.unroll)
+        moved, d_ys = self._tangents(length, self.consts, moved, kept, xs, d_xs)
         return carry, moved, ys, d_ys
 
     def _of_segments(self, part: Part, carry: Leaves, moved: Any, xs: Leaves, d_xs: Leaves) -> tuple:
@@ -120,7 +121,7 @@ class _Derivative:
         def again(consts: Leaves, moved: Any, start: Leaves, x: Leaves, d_x: Leaves) -> tuple:
             run = lambda carry, x: (self.scan.body(consts, carry, x)[0], carry)  # noqa: E731
             _, kept = self._loop(run, start, x, length=m)
-            return self._tangents(consts, moved, kept, x, d_x)
+            return self._tangents(m, consts, moved, kept, x, d_x)
 
         carry, (ys, starts) = self._loop(forward, carry, split(xs), length=n)
         moved, d_ys = self._loop(
@@ -128,7 +129,7 @@ class _Derivative:
         )
         return carry, moved, whole(ys), whole(d_ys)
 
-    def _tangents(self, consts: Leaves, moved: Any, kept: Leaves, xs: Leaves, d_xs: Leaves) -> tuple:
+    def _tangents(self, length: int, consts: Leaves, moved: Any, kept: Leaves, xs: Leaves, d_xs: Leaves) -> tuple:
         """The tangent loop over some steps, from the carries that are kept of them."""
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -148,7 +149,6 @@ class _Derivative:
             kept, x, d_x = at
             return moves(consts, kept, x, d_carry, d_consts, d_x)
 
-        length = jax.tree.leaves((kept, xs, d_xs))[0].shape[0]
         return self._loop(advance, moved, (kept, xs, d_xs), length=length)
 
     def _like(self, primals: Leaves, moved: Leaves) -> Leaves:
