@@ -20,8 +20,6 @@ from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
 from erythroxy_tx.program.scans.scan import is_float
 
-_kept = jax.jit(lambda leaves: leaves)  # a carry that nothing touches would be made shared again
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -132,6 +130,7 @@ class _Derivative:
     def _tangents(self, length: int, consts: Leaves, moved: Any, kept: Leaves, xs: Leaves, d_xs: Leaves) -> tuple:
         """The tangent loop over some steps, from the carries that are kept of them."""
 
+        # What is shared passes through unchanged. From outside of a checkpoint JAX would see that, and share it again.
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def moves(consts: Leaves, kept: Leaves, x: Leaves, d_carry: Leaves, d_consts: Leaves, d_x: Leaves) -> tuple:
             def step(shared: Leaves, floats: Leaves, each: Leaves) -> tuple[Leaves, Leaves]:
@@ -142,7 +141,7 @@ class _Derivative:
 
             at = [consts[i] for i in self.shared], [kept[i] for i in self.floats], [x[i] for i in self.each]
             d_carry, d_y = jax.jvp(step, at, (d_consts, d_carry, d_x))[1]
-            return (d_carry, _kept(d_consts)), d_y
+            return (d_carry, d_consts), d_y
 
         def advance(moved: Any, at: tuple) -> tuple:
             d_carry, d_consts = moved
