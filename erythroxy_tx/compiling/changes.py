@@ -129,7 +129,7 @@ def _of_fixed(path: str, old: Any, new: Any) -> Iterator[Change]:
     elif isinstance(old, Traced) or isinstance(new, Traced):
         fix = "pass an array each time, or a static value each time"
         yield Change("static", path, _any(old), _any(new), fix)
-    elif (old.kind, old.told) != (new.kind, new.told) or old.told.endswith("…") != new.told.endswith("…"):
+    elif (old.kind, old.told) != (new.kind, new.told):
         numbers = {old.kind, new.kind} <= {"int", "float"}
         fix = "; pass it as an array, which is traced, where only its value matters" if numbers else ""
         other = "" if old.kind == new.kind else f", of type {new.kind}, was {old.kind}"

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
 
@@ -46,14 +47,14 @@ def _evaluate(closed: Any, rule: Rule, args: Leaves, unreached: list[Unreached])
     def inner(program: Any) -> Callable[..., Leaves]:
         return lambda *args: _evaluate(_compat.closed(program), rule, list(args), unreached)
 
-    def each(eqn: Any, ins: Leaves) -> Leaves:  # one primitive after another
+    def each(eqn: Any, ins: Leaves) -> Leaves:
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
             return rule(_scan(eqn, ins, inner))
         if not any(map(has_scan, _compat.sub_jaxprs(eqn))):
             return _compat.bind(eqn.primitive, ins, params)
         if name in ("jit", "pjit"):
-            traced = jax.make_jaxpr(inner(params["jaxpr"]))(*map(_type, ins))
+            traced = jax.make_jaxpr(inner(params["jaxpr"]))(*map(struct_of, ins))
             return _compat.bind(eqn.primitive, ins, {**params, "jaxpr": traced})
         if name == "cond":
             return list(lax.switch(ins[0], [inner(branch) for branch in params["branches"]], *ins[1:]))
@@ -64,7 +65,7 @@ def _evaluate(closed: Any, rule: Rule, args: Leaves, unreached: list[Unreached])
             return list(body(*ins))
         unreached.append(Unreached(_OWN_RULES.get(name, name), _compat.source_line(eqn)))
         if name in _OWN_RULES:
-            traced = jax.make_jaxpr(inner(params["call_jaxpr"]))(*map(_type, ins))
+            traced = jax.make_jaxpr(inner(params["call_jaxpr"]))(*map(struct_of, ins))
             if not traced.consts:
                 return _compat.bind(eqn.primitive, ins, {**params, "call_jaxpr": traced})
         return _compat.bind(eqn.primitive, ins, params)
@@ -89,7 +90,6 @@ def _scan(eqn: Any, ins: Leaves, inner: Callable[[Any], Callable[..., Leaves]]) 
         params["reverse"],
         params["unroll"],
         body,
-        _compat.closed(params["jaxpr"]),
         _compat.source_line(eqn),
         bool(_compat.closed(params["jaxpr"]).jaxpr.effects),
     )
@@ -107,8 +107,3 @@ def _while(params: dict[str, Any], ins: Leaves, inner: Callable[[Any], Callable[
 def has_scan(jaxpr: Any) -> bool:
     """Whether there is a scan in a program, at any depth."""
     return any(eqn.primitive.name == "scan" or any(map(has_scan, _compat.sub_jaxprs(eqn))) for eqn in jaxpr.eqns)
-
-
-def _type(x: Any) -> jax.ShapeDtypeStruct:
-    kind = jax.typeof(x)
-    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))

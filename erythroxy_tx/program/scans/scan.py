@@ -15,8 +15,8 @@ Leaves = list[Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scan:
-    """A scan at hand. `body(consts, carry, x) -> (carry, y)`; `closed` is the program of that, `line` where it was
-    written, and `effects` whether a run of the body can be seen from outside.
+    """A scan at hand. `body(consts, carry, x) -> (carry, y)`; `line` is where it was written, and `effects` whether a
+    run of the body can be seen from outside.
     """
 
     consts: Leaves
@@ -26,7 +26,6 @@ class Scan:
     reverse: bool
     unroll: int
     body: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
-    closed: Any
     line: str
     effects: bool
 

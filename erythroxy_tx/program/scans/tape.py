@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from erythroxy_tx.program.loop import is_zero
+from erythroxy_tx.program.loop import put
 from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
 from erythroxy_tx.program.scans.scan import is_float
@@ -67,7 +69,7 @@ class _Derivative:
     ) -> None:  # fmt: skip
         self.scan, self.segment = scan, segment
         self.consts, self.init, self.xs = consts, init, xs
-        moving = [[i for i, d in enumerate(group) if not _is_zero(d)] for group in tangents]
+        moving = [[i for i, d in enumerate(group) if not is_zero(d)] for group in tangents]
         self.shared, _, self.each = moving  # which of the shared, and of what comes with each step, have a tangent
         self.floats = [i for i, c in enumerate(init) if is_float(c)]
         d_consts, d_init, d_xs = tangents
@@ -135,7 +137,7 @@ class _Derivative:
         def moves(consts: Leaves, kept: Leaves, x: Leaves, d_carry: Leaves, d_consts: Leaves, d_x: Leaves) -> tuple:
             def step(shared: Leaves, floats: Leaves, each: Leaves) -> tuple[Leaves, Leaves]:
                 new, y = self.scan.body(
-                    _put(consts, self.shared, shared), _put(kept, self.floats, floats), _put(x, self.each, each)
+                    put(consts, self.shared, shared), put(kept, self.floats, floats), put(x, self.each, each)
                 )
                 return [new[i] for i in self.floats], [leaf for leaf in y if is_float(leaf)]
 
@@ -156,19 +158,8 @@ class _Derivative:
         return [next(found) if is_float(p) else np.zeros(p.shape, jax.dtypes.float0) for p in primals]
 
 
-def _is_zero(tangent: Any) -> bool:
-    return isinstance(tangent, jax.custom_derivatives.SymbolicZero) or tangent.dtype == jax.dtypes.float0
-
-
 def _materialised(tangent: Any, primal: Any) -> Any:
-    return jnp.zeros_like(primal) if _is_zero(tangent) else tangent
-
-
-def _put(leaves: Leaves, places: list[int], values: Leaves) -> Leaves:
-    made = list(leaves)
-    for i, value in zip(places, values, strict=True):
-        made[i] = value
-    return made
+    return jnp.zeros_like(primal) if is_zero(tangent) else tangent
 
 
 def _joined(pieces: list[Leaves]) -> Leaves:
