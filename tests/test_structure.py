@@ -19,7 +19,7 @@ FOLDERS = ("erythroxy_tx", "tests", "docs", "examples", "benchmarks", ".ci")
 CORE = {"errors", "_compat", "core"}
 PROGRAM = CORE | {"program"}
 COMPILING = CORE | {"compiling"}
-TOP = PROGRAM | COMPILING | {"transforms", "audit", "explain", "host", "measurement", "runtime"}
+TOP = PROGRAM | COMPILING | {"transforms", "audit", "explanation", "host", "measurement", "runtime"}
 MAY_IMPORT = {
     "errors": set(),
     "_compat": {"errors", "_compat"},
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "compiling": COMPILING,
     "transforms": PROGRAM | COMPILING | {"host"},
     "audit": PROGRAM | {"audit"},
-    "explain": PROGRAM | {"explain"},
+    "explanation": PROGRAM | {"explanation"},
     "host": {"errors", "host"},
     "measurement": CORE | {"host", "measurement"},
     "runtime": CORE | {"host", "runtime"},

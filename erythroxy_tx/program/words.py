@@ -1,6 +1,6 @@
 """A plan in words: its passes, what each adds up, carries and writes down, and its bytes as a formula in n.
 
-Not here: the stack around it (`core/explanation.py`).
+Not here: the stack around it (`explanation.py`).
 """
 
 import collections
