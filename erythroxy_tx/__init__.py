@@ -7,7 +7,9 @@ proved to compute the same thing, or is refused with the line and the fix.
 | compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
 | stop at a silent compile, and see them all | `no_recompile`, `compiles` |
-| differentiate a scan from a small tape | `checkpointed_scan` |
+| differentiate a scan from a small tape | `checkpointed_scan`, `bf16_carry_scan` |
+| compute once what does not change | `hoist_invariants`, `precompute` |
+| keep the starts of windows, not the windows | `windows` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
 | search for a counterexample | `testing.prove`, `testing.prove_relocation` |
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from erythroxy_tx.core.contract import AsAccurate as AsAccurate
     from erythroxy_tx.core.contract import Bitwise as Bitwise
     from erythroxy_tx.core.contract import Close as Close
-    from erythroxy_tx.core.explanation import explain as explain
     from erythroxy_tx.core.padded import Padded as Padded
     from erythroxy_tx.core.stack import contract as contract
     from erythroxy_tx.core.stack import stack as stack
@@ -46,12 +47,17 @@ if TYPE_CHECKING:
     from erythroxy_tx.errors import StaticArgumentError as StaticArgumentError
     from erythroxy_tx.errors import ThreadError as ThreadError
     from erythroxy_tx.errors import TransformOrderError as TransformOrderError
+    from erythroxy_tx.explanation import explain as explain
     from erythroxy_tx.measurement.timing import measure as measure
+    from erythroxy_tx.runtime.windows import windows as windows
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
+    from erythroxy_tx.transforms.bf16_carry_scan import bf16_carry_scan as bf16_carry_scan
     from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan as checkpointed_scan
     from erythroxy_tx.transforms.chunked import chunked as chunked
+    from erythroxy_tx.transforms.hoist_invariants import hoist_invariants as hoist_invariants
     from erythroxy_tx.transforms.no_recompile import no_recompile as no_recompile
     from erythroxy_tx.transforms.pad_static import pad_static as pad_static
+    from erythroxy_tx.transforms.precompute import precompute as precompute
     from erythroxy_tx.transforms.vram_resident import vram_resident as vram_resident
 
 _HOME = {
@@ -60,12 +66,16 @@ _HOME = {
     "Padded": "core.padded",
     "vram_resident": "transforms.vram_resident",
     "checkpointed_scan": "transforms.checkpointed_scan",
+    "bf16_carry_scan": "transforms.bf16_carry_scan",
+    "hoist_invariants": "transforms.hoist_invariants",
+    "precompute": "transforms.precompute",
+    "windows": "runtime.windows",
     "no_recompile": "transforms.no_recompile",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
     "compiles": "compiling.recorder",
     "contract": "core.stack",
-    "explain": "core.explanation",
+    "explain": "explanation",
     "stack": "core.stack",
     "unwrap": "core.stack",
     "Bitwise": "core.contract",

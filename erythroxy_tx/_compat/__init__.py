@@ -13,13 +13,17 @@ from jax._src import compilation_cache as _compilation_cache
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info_util
 from jax._src.array import ArrayImpl as ArrayImpl  # 0.10.2, 0.12.0: the type of every concrete array
+from jax._src.sharding_impls import UnspecifiedValue as _UnspecifiedValue
 from jax.extend.core import ClosedJaxpr as _ClosedJaxpr  # 0.10.2, 0.12.0
 from jax.extend.core import Literal as Literal  # 0.10.2, 0.12.0
 from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.12.0
 from jax.extend.random import threefry2x32_p as _threefry2x32_p
 
+from erythroxy_tx._compat.bits import bits_of_bf16 as bits_of_bf16
+from erythroxy_tx._compat.bits import rewrites_stacks_of_bf16 as rewrites_stacks_of_bf16
 from erythroxy_tx._compat.compiles import JitCall as JitCall
 from erythroxy_tx._compat.compiles import caches_cleared as caches_cleared
+from erythroxy_tx._compat.compiles import context_key as context_key
 from erythroxy_tx._compat.compiles import in_callback_thread as in_callback_thread
 from erythroxy_tx._compat.compiles import inside_staging as inside_staging
 from erythroxy_tx._compat.compiles import jit_options as jit_options
@@ -130,6 +134,41 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = (len(group) for group in eqn.params["ft_in"].unpack())
     return consts, carry
+
+
+def sub_programs(eqn: Any) -> list[Any]:
+    """The closed programs inside of a jit, a cond or a rematerialised call, as they are called: 0.10.2, 0.12.0."""
+    return list(map(closed, eqn.params["branches"] if "branches" in eqn.params else [eqn.params["jaxpr"]]))
+
+
+def is_placed(eqn: Any) -> bool:
+    """Whether a jit says where its arguments or results are: 0.10.2, 0.12.0."""
+    shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
+    return not all(isinstance(each, _UnspecifiedValue) for each in shardings)
+
+
+def donated(closed: Any) -> list[bool]:
+    """Which inputs of a program that is one call of a jit that call gives away: 0.10.2, 0.12.0."""
+    jaxpr = closed.jaxpr
+    given = set()
+    if len(jaxpr.eqns) == 1 and "donated_invars" in jaxpr.eqns[0].params:
+        (eqn,) = jaxpr.eqns
+        away = zip(eqn.invars, eqn.params["donated_invars"], strict=True)
+        given = {var for var, is_donated in away if is_donated and not isinstance(var, Literal)}
+    return [var in given for var in jaxpr.invars]
+
+
+def rematerialised(eqn: Any, run: Callable[..., list[Any]], args: list[Any]) -> list[Any]:
+    """Another program in the place of a rematerialised one, with what is said of it: 0.10.2, 0.12.0.
+
+    One that was differentiated already has to say so, or the compiler takes what it computes again from before.
+    """
+    if eqn.params["differentiated"]:
+        traced = jax.make_jaxpr(run)(*args)
+        if not traced.consts:
+            return bind(eqn.primitive, args, {**eqn.params, "jaxpr": traced.jaxpr})
+    how = {name: eqn.params[name] for name in ("policy", "prevent_cse")}
+    return list(jax.checkpoint(run, **how)(*args))
 
 
 def bind(primitive: Any, args: list[Any], params: dict[str, Any]) -> list[Any]:

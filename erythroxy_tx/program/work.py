@@ -10,12 +10,12 @@ from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 
-_DEAR = frozenset([
+DEAR = frozenset([
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma", "erf", "erf_inv",
     "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow", "random_bits", "sin", "sinh", "sort",
     "tan", "tanh",
 ])  # fmt: skip
-_FREE = frozenset(["broadcast_in_dim", "copy", "iota", "reshape", "slice", "squeeze", "transpose"])
+FREE = frozenset(["broadcast_in_dim", "copy", "iota", "reshape", "slice", "squeeze", "transpose"])
 _CUBIC = frozenset([
     "cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "schur", "svd", "triangular_solve",
 ])  # fmt: skip
@@ -25,7 +25,7 @@ def work(eqn: Equation) -> float:
     """Operations of an equation on all rows."""
     name, params = eqn.name, eqn.params
     elements = max((math.prod(v.at) for v in (*eqn.outs, *eqn.ins)), default=0)
-    if name in _FREE:
+    if name in FREE:
         return 0.0
     if name == "dot_general":
         contracted = math.prod(eqn.ins[0].at[i] for i in params["dimension_numbers"][0][0])
@@ -44,7 +44,7 @@ def work(eqn: Equation) -> float:
         return max(work_of(eqn.inside(branch)) for branch in eqn.symbolic["branches"])
     if name in _CUBIC:
         return elements * float(eqn.ins[0].at[-1])
-    return elements * (10.0 if name in _DEAR else 1.0)
+    return elements * (10.0 if name in DEAR else 1.0)
 
 
 def work_of(program: Program) -> float:

@@ -1,13 +1,11 @@
 """`checkpointed_scan`: the gradient of a scan from a few of its carries. Not here: how (`program/scans/`)."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 
-from erythroxy_tx import _compat
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.program.scans.looped import Loop
@@ -34,8 +32,8 @@ def checkpointed_scan(
     **Arguments:**
 
     - `fn`: the function.
-    - `segments`: how many, or `"sqrt"`: as many as a segment has steps. A length that they do not divide is met by a
-        shorter last one, or by a divisor that is near.
+    - `segments`: how many, or `"sqrt"`: as many as keep least, about the square root of the steps. A length that they
+        do not divide is met by a shorter last one, or by a divisor that is near.
     - `static_argnames`: as in `jax.jit`.
 
     **Returns:** the decorated function.
@@ -64,11 +62,7 @@ class CheckpointedScan(Looped):
     usage = "@tx.checkpointed_scan, bare or with segments="
 
     def _decide(self, loop: Loop) -> None:
-        length = loop.scan.length
-        if _compat.is_symbolic(length):
-            return
-        segments = math.isqrt(length) if self.segments == "sqrt" else min(int(self.segments), length)
-        loop.segment = max(1, round(length / max(1, segments)))
+        loop.segments = self.segments
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
         return Bitwise(gradients=AsAccurate(4))

@@ -3,6 +3,7 @@ act on each scan together. Not here: what each does (`transforms/`).
 """
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,14 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.program.scans.half import Half
+from erythroxy_tx.program.scans.invariants import hoisted
 from erythroxy_tx.program.scans.rewrite import Unreached
 from erythroxy_tx.program.scans.rewrite import rewritten
 from erythroxy_tx.program.scans.scan import Leaves
@@ -23,14 +27,22 @@ from erythroxy_tx.program.scans.scan import Scan
 from erythroxy_tx.program.scans.scan import is_float
 from erythroxy_tx.program.scans.tape import parts
 from erythroxy_tx.program.scans.tape import run
+from erythroxy_tx.program.split import Moved
+from erythroxy_tx.program.split import Terms
 
 
 @dataclasses.dataclass
 class Loop:
-    """What is decided about one scan: of how many steps a segment is, None where it is left as it is."""
+    """What is decided about one scan: how many `segments` it has, None where it is whole, which carries are halved,
+    on which `terms` work leaves the loop, and in words what becomes of each carry.
+    """
 
     scan: Scan
-    segment: int | None = None
+    half: Half
+    segments: int | str | None = None
+    terms: Terms | None = None
+    moved: list[Moved] = dataclasses.field(default_factory=list)
+    fates: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def is_kept(self) -> bool:
@@ -38,21 +50,46 @@ class Loop:
         unknown number of rows is run in chunks by who traces it.
         """
         floats = any(map(is_float, [*self.scan.init, *self.scan.xs, *self.scan.consts]))
-        return self.segment is None or self.scan.effects or not floats or self.scan.length < 2
+        length = self.scan.length
+        if self.scan.effects or not floats or _compat.is_symbolic(length) or length < 2:
+            return True
+        return self.segments is None and not any(self.half.which)
+
+    @property
+    def segment(self) -> int:
+        """How many steps a segment has: as many as keep the starts of the segments and the tape of one smallest."""
+        length = self.scan.length
+        if self.segments is None:
+            return 1
+        if self.segments != "sqrt":
+            return max(1, round(length / min(int(self.segments), length)))
+        starts = taped = 0.0  # bytes of a carry at the start of a segment, and of a step while it is run again
+        for leaf, half in zip(map(jax.typeof, self.scan.init), self.half.which, strict=True):
+            size = leaf.size * leaf.dtype.itemsize
+            taped += size / 2 if half else size
+            starts += size / 2 if half and self.half.between else size
+        taped += sum(leaf.size * leaf.dtype.itemsize for leaf in map(jax.typeof, self.scan.xs)) / length
+        return max(1, round(math.sqrt(length * starts / taped))) if starts else 1
 
     def run(self) -> Leaves:
         """Run it so."""
-        return self.scan.plain() if self.is_kept or self.segment is None else run(self.scan, self.segment)
+        if self.terms is not None:
+            self.scan, self.moved = hoisted(self.scan, self.terms)
+        return self.scan.plain() if self.is_kept else run(self.scan, self.segment, self.half)
 
     def __str__(self) -> str:
-        what = f"{self.scan.length} steps at {self.scan.line}"
-        if self.scan.effects:
-            return f"{what}: left as it is, as a step that is run again would repeat its effects"
-        if self.is_kept or self.segment is None:
-            return f"{what}: left as it is"
+        lines = [*self.fates, *(f"    computed once, before: {each}" for each in self.moved)]
+        return "\n".join([f"{self.scan.length} steps at {self.scan.line}: {self._form()}", *lines])
+
+    def _form(self) -> str:
+        if self.scan.effects and (self.segments or any(self.half.which)):
+            return "left as it is, as a step that is run again would repeat its effects"
+        if self.is_kept:
+            return "less work in the loop" if self.moved else "left as it is"
+        if self.segments is None:
+            return "a tape of each step"
         pieces = parts(self.scan.length, self.segment)
-        lengths = (f"{part.segments} segment{'s' * (part.segments != 1)} of {part.steps} steps" for part in pieces)
-        return f"{what}: {' and '.join(lengths)}"
+        return " and ".join(f"{p.segments} segment{'s' * (p.segments != 1)} of {p.steps} steps" for p in pieces)
 
 
 class Looped(Transform):
@@ -65,6 +102,9 @@ class Looped(Transform):
     @abstractmethod
     def _decide(self, loop: Loop) -> None:
         """Say what becomes of one scan."""
+
+    def _settle(self, loops: list[Loop]) -> None:
+        """Refuse what fits none of all scans."""
 
     def _static_names(self) -> tuple[str, ...]:
         return self.static_argnames
@@ -83,45 +123,47 @@ class Looped(Transform):
             around.append(inner)
             inner = inner.fn  # type: ignore[assignment]
         static, dynamic = split(declare(unwrapped(self), self._names(around), args, kwargs), name_of(unwrapped(self)))
-        loops: list[Loop] = []
+        loops: dict[int, Loop] = {}  # of a scan that is traced again, the latest
 
         def flat(*leaves: Any) -> Any:
             args, kwargs = static.merge(leaves)
             return inner(*args, **kwargs)
 
         def rule(scan: Scan) -> Leaves:
-            loop = Loop(scan)
+            loop = Loop(scan, Half((False,) * len(scan.init)))
             for transform in around:
                 transform._decide(loop)
-            loops.append(loop)
+            loops[scan.place] = loop
             return loop.run()
 
         closed, result = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
         leaves, unreached = rewritten(closed, rule, [_strong(x) for x in dynamic])
-        return jtu.tree_unflatten(jtu.tree_structure(result), leaves), loops, unreached
+        for transform in around:
+            transform._settle(list(loops.values()))
+        return jtu.tree_unflatten(jtu.tree_structure(result), leaves), list(loops.values()), unreached
 
     @staticmethod
     def _names(around: "list[Looped]") -> tuple[str, ...]:
         return tuple(name for transform in around for name in transform.static_argnames)
 
-    def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-        loops: list[Loop] = []
-        unreached: list[Unreached] = []
-
-        def look(*args: Any, **kwargs: Any) -> Any:
-            found, seen, left = self._rewritten(args, kwargs)
-            loops.extend(seen)
-            unreached.extend(left)
-            return found
-
+    def _decided(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Loop], list[Unreached]]:
+        """What is decided of each scan for these arguments, and the scans that are out of reach."""
+        found: list[Any] = []
         static, dynamic = split((args, kwargs), name_of(unwrapped(self)))
 
         def flat(*leaves: Any) -> Any:
             args, kwargs = static.merge(leaves)
-            return look(*args, **kwargs)
+            result, *told = self._rewritten(args, kwargs)
+            found.extend(told)
+            return result
 
         jax.eval_shape(flat, *dynamic)
-        return [f"{len(loops)} scan{'s' * (len(loops) != 1)}", *map(str, loops), *map(str, unreached)]
+        return found[0], found[1]
+
+    def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+        loops, unreached = self._decided(args, kwargs)
+        told = [line for loop in loops for line in str(loop).splitlines()]
+        return [f"{len(loops)} scan{'s' * (len(loops) != 1)}", *told, *map(str, unreached)]
 
 
 def _strong(x: Any) -> Any:

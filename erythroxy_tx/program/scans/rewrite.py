@@ -61,8 +61,7 @@ def _evaluate(closed: Any, rule: Rule, args: Leaves, unreached: list[Unreached])
         if name == "while":
             return _while(params, ins, inner)
         if name in ("checkpoint", "remat2", "remat"):
-            body = jax.checkpoint(inner(params["jaxpr"]), policy=params["policy"], prevent_cse=params["prevent_cse"])
-            return list(body(*ins))
+            return _compat.rematerialised(eqn, inner(params["jaxpr"]), ins)
         unreached.append(Unreached(_OWN_RULES.get(name, name), _compat.source_line(eqn)))
         if name in _OWN_RULES:
             traced = jax.make_jaxpr(inner(params["call_jaxpr"]))(*map(struct_of, ins))
@@ -76,6 +75,7 @@ def _evaluate(closed: Any, rule: Rule, args: Leaves, unreached: list[Unreached])
 def _scan(eqn: Any, ins: Leaves, inner: Callable[[Any], Callable[..., Leaves]]) -> Scan:
     params = eqn.params
     n_consts, n_carry = _compat.scan_counts(eqn)
+    jaxpr = _compat.closed(params["jaxpr"]).jaxpr
     run = inner(params["jaxpr"])
 
     def body(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
@@ -90,8 +90,10 @@ def _scan(eqn: Any, ins: Leaves, inner: Callable[[Any], Callable[..., Leaves]]) 
         params["reverse"],
         params["unroll"],
         body,
+        jaxpr,
         _compat.source_line(eqn),
-        bool(_compat.closed(params["jaxpr"]).jaxpr.effects),
+        id(eqn),
+        bool(jaxpr.effects),
     )
 
 

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from jax import lax
 
 Leaves = list[Any]
+Body = Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scan:
-    """A scan at hand. `body(consts, carry, x) -> (carry, y)`; `line` is where it was written, and `effects` whether a
-    run of the body can be seen from outside.
+    """A scan at hand. `body(consts, carry, x) -> (carry, y)`, and `jaxpr` the same as it was written, at `line`, in
+    the equation that `place` identifies; `effects` is whether a run of it can be seen from outside.
     """
 
     consts: Leaves
@@ -25,8 +26,10 @@ class Scan:
     length: int
     reverse: bool
     unroll: int
-    body: Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
+    body: Body
+    jaxpr: Any
     line: str
+    place: int
     effects: bool
 
     def plain(self) -> Leaves:
@@ -40,6 +43,16 @@ class Scan:
             unroll=self.unroll,
         )
         return [*carry, *ys]
+
+    @property
+    def n_consts(self) -> int:
+        """How many inputs of the body as it was written are shared by all steps."""
+        return len(self.jaxpr.invars) - len(self.init) - len(self.xs)
+
+    def names(self) -> list[str]:
+        """The carries as the body names them, `state['h']`."""
+        names = getattr(self.jaxpr.debug_info, "arg_names", None) or ("",) * len(self.jaxpr.invars)
+        return [name or f"carry[{i}]" for i, name in enumerate(names[self.n_consts : self.n_consts + len(self.init)])]
 
 
 def is_float(x: Any) -> bool:

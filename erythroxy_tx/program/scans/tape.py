@@ -1,4 +1,5 @@
-"""A scan whose derivative keeps little: the carries at the starts of segments, from which the steps are run again.
+"""A scan whose derivative keeps little: the carries at the starts of segments, from which the steps are run again, or
+carries in half their bytes, or both.
 The rule of its derivative is a tangent loop in plain JAX, so that forward mode, `vmap`, and derivatives of the
 derivative follow from it. Not here: how many segments (`transforms/`).
 
@@ -18,6 +19,7 @@ from jax import lax
 
 from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
+from erythroxy_tx.program.scans.half import Half
 from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
 from erythroxy_tx.program.scans.scan import is_float
@@ -45,18 +47,20 @@ def parts(length: int, segment: int) -> list[Part]:
     return [Part(0, whole, whole // segment)] * bool(whole) + [Part(whole, length, 1)]
 
 
-def run(scan: Scan, segment: int) -> Leaves:
+def run(scan: Scan, segment: int, half: Half) -> Leaves:
     """Run a scan whose derivative keeps a carry for each `segment` steps, and of those steps, while they are run again,
-    each carry.
+    each carry, in half its bytes where `half` says so.
     """
 
     @jax.custom_jvp
     def looped(consts: Leaves, init: Leaves, xs: Leaves) -> Leaves:
-        return dataclasses.replace(scan, consts=consts, init=init, xs=xs).plain()
+        body = half.around(scan.body)
+        found = dataclasses.replace(scan, body=body, consts=consts, init=half.carried(init), xs=xs).plain()
+        return [*half.read(found[: len(init)]), *found[len(init) :]]
 
     @functools.partial(looped.defjvp, symbolic_zeros=True)
     def _(primals: tuple, tangents: tuple) -> tuple[Leaves, Leaves]:
-        return _Derivative(scan, segment, *primals, *tangents).both()
+        return _Derivative(scan, segment, half, *primals, *tangents).both()
 
     return looped(scan.consts, scan.init, scan.xs)
 
@@ -65,9 +69,10 @@ class _Derivative:
     """The results of a scan and their tangents, for one set of primals and tangents."""
 
     def __init__(
-        self, scan: Scan, segment: int, consts: Leaves, init: Leaves, xs: Leaves, *tangents: Leaves
+        self, scan: Scan, segment: int, half: Half, consts: Leaves, init: Leaves, xs: Leaves, *tangents: Leaves
     ) -> None:  # fmt: skip
-        self.scan, self.segment = scan, segment
+        self.scan, self.segment, self.half = scan, segment, half
+        self.step = half.around(scan.body)
         self.consts, self.init, self.xs = consts, init, xs
         moving = [[i for i, d in enumerate(group) if not is_zero(d)] for group in tangents]
         self.shared, _, self.each = moving  # which of the shared, and of what comes with each step, have a tangent
@@ -79,7 +84,7 @@ class _Derivative:
         self._loop: Any = functools.partial(lax.scan, reverse=scan.reverse)
 
     def both(self) -> tuple[Leaves, Leaves]:
-        carry: Any = self.init
+        carry: Any = self.half.carried(self.init)
         moved = self.d_init, self.d_consts
         ys, d_ys = [], []
         order = parts(self.scan.length, self.segment)
@@ -91,15 +96,15 @@ class _Derivative:
             d_ys.append(d_y)
         if self.scan.reverse:
             ys, d_ys = ys[::-1], d_ys[::-1]
-        y, d_y = _joined(ys), _joined(d_ys)
+        y, d_y, carry = _joined(ys), _joined(d_ys), self.half.read(carry)
         return [*carry, *y], [*self._like(carry, moved[0]), *self._like(y, d_y)]
 
     def _of_steps(self, part: Part, carry: Leaves, moved: Any, xs: Leaves, d_xs: Leaves) -> tuple:
         """A tape of the carry of each step."""
 
         def forward(carry: Leaves, x: Leaves) -> tuple:
-            new, y = self.scan.body(self.consts, carry, x)
-            return new, (y, carry)
+            new, y = self.step(self.consts, carry, x)
+            return new, (y, self.half.taped(carry))
 
         length = part.stop - part.start
         carry, (ys, kept) = self._loop(forward, carry, xs, length=length, unroll=self.scan.unroll)
@@ -111,16 +116,16 @@ class _Derivative:
         n, m = part.segments, part.steps
         split = lambda leaves: [leaf.reshape(n, m, *leaf.shape[1:]) for leaf in leaves]  # noqa: E731
         whole = lambda leaves: [leaf.reshape(n * m, *leaf.shape[2:]) for leaf in leaves]  # noqa: E731
-        step = lambda carry, x: self.scan.body(self.consts, carry, x)  # noqa: E731
+        step = functools.partial(self.step, self.consts)
 
         def forward(carry: Leaves, x: Leaves) -> tuple:
             new, y = self._loop(step, carry, x, length=m, unroll=min(self.scan.unroll, m))
-            return new, (y, carry)
+            return new, (y, self.half.stacked(carry))
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def again(consts: Leaves, moved: Any, start: Leaves, x: Leaves, d_x: Leaves) -> tuple:
-            run = lambda carry, x: (self.scan.body(consts, carry, x)[0], carry)  # noqa: E731
-            _, kept = self._loop(run, start, x, length=m)
+            run = lambda carry, x: (self.step(consts, carry, x)[0], self.half.taped(carry))  # noqa: E731
+            _, kept = self._loop(run, self.half.carried(self.half.read(start)), x, length=m)
             return self._tangents(m, consts, moved, kept, x, d_x)
 
         carry, (ys, starts) = self._loop(forward, carry, split(xs), length=n)
@@ -137,11 +142,12 @@ class _Derivative:
         def moves(consts: Leaves, kept: Leaves, x: Leaves, d_carry: Leaves, d_consts: Leaves, d_x: Leaves) -> tuple:
             def step(shared: Leaves, floats: Leaves, each: Leaves) -> tuple[Leaves, Leaves]:
                 new, y = self.scan.body(
-                    put(consts, self.shared, shared), put(kept, self.floats, floats), put(x, self.each, each)
+                    put(consts, self.shared, shared), put(carry, self.floats, floats), put(x, self.each, each)
                 )
                 return [new[i] for i in self.floats], [leaf for leaf in y if is_float(leaf)]
 
-            at = [consts[i] for i in self.shared], [kept[i] for i in self.floats], [x[i] for i in self.each]
+            carry = self.half.read(kept)
+            at = [consts[i] for i in self.shared], [carry[i] for i in self.floats], [x[i] for i in self.each]
             d_carry, d_y = jax.jvp(step, at, (d_consts, d_carry, d_x))[1]
             return (d_carry, d_consts), d_y
 

@@ -1,0 +1,164 @@
+"""Which carries of a scan add up: a running sum, an average over time, weights that are moved a little at each step.
+Rounded at each step, they lose what is added. Found by dataflow. Not here: what is done about it (`transforms/`).
+
+A value is a factor that does not depend on the state (`Factor`), or it holds shares of the carries: each times a gain,
+and perhaps with something added. A product with what differs from step to step is a gate, in which no share is left. A
+carry adds up if it comes back to its place, in one step or by way of others in more, with something added on the way.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from erythroxy_tx import _compat
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """One number for all steps, whatever its shape, a mask, or a count: its size, where known."""
+
+    size: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What a value has of a carry: how much, and the line where something was added to it, "" where that is unknown."""
+
+    gain: float
+    line: str | None = None
+
+
+Form = Factor | dict[int, Share]
+
+_MOVES = frozenset(["broadcast_in_dim", "concatenate", "copy", "expand_dims", "pad", "reshape", "rev", "sort", "tile"])
+_CUTS = frozenset(["dynamic_slice", "gather", "slice", "split", "squeeze", "top_k", "transpose", "unstack"])
+_MARKS = frozenset(["all_gather", "name", "optimization_barrier", "sharding_constraint", "stop_gradient"])
+_NEAR = frozenset(["abs", "ceil", "convert_element_type", "floor", "neg", "reduce_precision", "rem", "round"])
+_LIMITS = frozenset(["clamp", "cummax", "cummin", "max", "min", "reduce_max", "reduce_min"])
+_KEEPS = _MOVES | _CUTS | _MARKS | _NEAR | _LIMITS
+_WRITES = {"dynamic_update_slice": 1} | dict.fromkeys(["scatter", "scatter-max", "scatter-min", "scatter-mul"], 2)
+_OF_MANY = frozenset(["psum", "reduce_sum"])
+_ADDS = frozenset(["add", "add_any", "cumlogsumexp", "cumsum", "scatter-add", "scatter-sub", "sub"]) | _OF_MANY
+_LEAST_GAIN = 0.5  # of a carry that comes back: below, it forgets at once what rounding took
+_UNKNOWN = 0.99
+
+
+def accumulators(jaxpr: Any, n_consts: int, n_carry: int) -> list[str | None]:
+    """For each carry of the body of a scan, the line at which it is added to, or None where it is not."""
+    ins: list[Form] = [Factor() if set(v.aval.shape) <= {1} else {} for v in jaxpr.invars[:n_consts]]
+    ins += [{i: Share(1.0)} for i in range(n_carry)]
+    ins += [{}] * (len(jaxpr.invars) - len(ins))
+    _, out = _looped(jaxpr, ins, n_consts, n_carry)
+    back = [_shares(form).get(i, Share(0.0)) for i, form in enumerate(out[:n_carry])]
+    added = [share.line is not None and share.gain >= _LEAST_GAIN for share in back]
+    return [share.line or "a line inside of JAX" if adds else None for share, adds in zip(back, added, strict=True)]
+
+
+def _forms(jaxpr: Any, ins: list[Form]) -> list[Form]:
+    """The forms of what a program hands out, for those of what it takes."""
+    forms: dict[Any, Form] = dict(zip(jaxpr.invars, ins, strict=True))
+
+    def read(v: Any) -> Form:
+        if isinstance(v, _compat.Literal):
+            return Factor(float(np.nan_to_num(np.abs(np.asarray(v.val))).max(initial=0)))
+        return forms.get(v, {}) if jnp.issubdtype(v.aval.dtype, np.inexact) else Factor()
+
+    for eqn in jaxpr.eqns:
+        found = _step(eqn, list(map(read, eqn.invars)))
+        forms.update((v, _lined(form, eqn)) for v, form in zip(eqn.outvars, found, strict=True))
+    return list(map(read, jaxpr.outvars))
+
+
+def _step(eqn: Any, given: list[Form]) -> list[Form]:
+    """The forms of the results of an equation."""
+    name, inner = eqn.primitive.name, list(_compat.sub_jaxprs(eqn))
+    if name == "cond":
+        return [_either(forms) for forms in zip(*(_forms(branch, given[1:]) for branch in inner), strict=True)]
+    if name in ("scan", "while"):
+        skipped, n = eqn.params.get("cond_nconsts", 0), eqn.params.get("body_nconsts", 0)
+        n_consts, n_carry = _compat.scan_counts(eqn) if name == "scan" else (n, len(given) - skipped - n)
+        carry, out = _looped(inner[-1], given[skipped:], n_consts, n_carry)
+        return [*carry, *out[n_carry:]]
+    if inner and len(inner[0].invars) == len(given):
+        return _forms(inner[0], given)
+    return [_of_one(name, given)] * len(eqn.outvars)
+
+
+def _of_one(name: str, given: list[Form]) -> Form:
+    if name in _WRITES:
+        return _either([given[0], given[_WRITES[name]]])
+    if name == "select_n":
+        return _either(given[1:])
+    if name in _KEEPS:
+        return _either(given)
+    if all(isinstance(form, Factor) for form in given):
+        return Factor() if given and name != "bitcast_convert_type" else {}  # as random bits become numbers
+    if name in _ADDS:
+        return _times(_merged(given, sum), math.inf if name in _OF_MANY else 1.0)
+    return _scaled(name, given)
+
+
+def _scaled(name: str, given: list[Form]) -> Form:
+    """What a product or a quotient leaves of shares. What is divided is normalised, by whatever: that is no gate."""
+    if name == "mul" and isinstance(given[0], Factor):
+        given = [given[1], given[0]]
+    if name != "div" and not (name == "mul" and isinstance(given[1], Factor)):
+        return {}
+    size = given[1].size if isinstance(given[1], Factor) else None
+    if size == 1:
+        return given[0]
+    return _times(given[0], _UNKNOWN if size is None else 1 / size if name == "div" and size else size)
+
+
+def _times(form: Form, gain: float) -> Form:
+    """Shares with something added, at a line that is not known here."""
+    return {i: Share(s.gain * gain, s.line or "") for i, s in _shares(form).items() if gain}
+
+
+def _lined(form: Form, eqn: Any) -> Form:
+    """Shares with this line where it is not known, as it is not inside of functions of JAX."""
+    if any(share.line == "" for share in _shares(form).values()):
+        return {i: Share(s.gain, s.line or _compat.source_line(eqn)) for i, s in _shares(form).items()}
+    return form
+
+
+def _shares(form: Form) -> dict[int, Share]:
+    return {} if isinstance(form, Factor) else form
+
+
+def _either(forms: Iterable[Form]) -> Form:
+    """Of several that a value may be, the largest share of each carry, and where it is added to in any."""
+    forms = list(forms)
+    if all(isinstance(form, Factor) for form in forms):
+        return forms[0] if len(set(forms)) == 1 else Factor()
+    return _merged(forms, max)
+
+
+def _merged(forms: Iterable[Form], join: Callable[[list[float]], float]) -> dict[int, Share]:
+    found: dict[int, list[Share]] = {}
+    for i, share in itertools.chain.from_iterable(_shares(form).items() for form in forms):
+        found.setdefault(i, []).append(share)
+    return {
+        i: Share(join([s.gain for s in of]), max((s.line for s in of if s.line is not None), default=None))
+        for i, of in found.items()
+    }
+
+
+def _looped(body: Any, given: list[Form], n_consts: int, n_carry: int) -> tuple[list[Form], list[Form]]:
+    """The carries of a loop, once more rounds change nothing (what grows is endless), and what a step makes of them."""
+    consts, loose = given[:n_consts], [_shares(form) for form in given[n_consts:]]
+    carry, xs = loose[:n_carry], loose[n_carry:]
+    while True:
+        out = _forms(body, [*consts, *carry, *xs])
+        after = [_merged(pair, max) for pair in zip(carry, out[:n_carry], strict=True)]
+        for old, new in zip(carry, after, strict=True):
+            new |= {i: Share(math.inf, new[i].line) for i, share in old.items() if new[i].gain > share.gain}
+        if after == carry:
+            return [*after], out
+        carry = after

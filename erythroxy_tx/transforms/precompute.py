@@ -1,0 +1,302 @@
+"""`precompute`: what a step computes from some of its arguments alone is computed once, and kept until they change. Not
+here: how a program is cut (`program/split.py`).
+"""
+
+import dataclasses
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from erythroxy_tx import _compat
+from erythroxy_tx.core.callables import opened
+from erythroxy_tx.core.contract import AsAccurate
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.freeze import freeze
+from erythroxy_tx.core.signature import is_traced
+from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import named_leaves
+from erythroxy_tx.core.signature import positional_names
+from erythroxy_tx.core.signature import shape_of
+from erythroxy_tx.core.signature import signature_of
+from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.core.static import Static
+from erythroxy_tx.core.static import declare
+from erythroxy_tx.core.static import split
+from erythroxy_tx.core.static import undeclare
+from erythroxy_tx.core.transform import Transform
+from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.core.transform import with_innermost
+from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.program.split import Moved
+from erythroxy_tx.program.split import Split
+from erythroxy_tx.program.split import Terms
+
+Leaves = list[Any]
+
+
+def precompute(
+    *argnames: str, budget: int | str | None = None, static_argnames: str | tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:
+    """Compute once what a step computes from the named arguments alone, and keep it until one of them is new.
+
+    `precompute(...)(f)(x) = f(x)`. The program of the step is cut in two: what depends on the named arguments (and on
+    captured arrays) and nothing else, through `jit`, `jax.checkpoint` and scans, runs when they are new; each call runs
+    the rest. An argument is another one if it is another array: JAX's arrays never change, a number is compared by its
+    value, and an array of numpy's is made read-only while it is in use, or checksummed at each call where something
+    else may write to it, and is computed with again once it has changed.
+
+    Only what is worth it is kept: products, factorisations, sums, sorts, exponentials and the like. Steps under `grad`
+    and `vmap` work with respect to the other arguments. It goes outermost: inside of `jit` nothing could be kept.
+
+    **Arguments:**
+
+    - `argnames`: names of parameters of the function.
+    - `budget`: how many bytes may be kept, an int or `"1GiB"`; the largest values are computed at each step until the
+        others fit. By default all are kept.
+    - `static_argnames`: as in `jax.jit`.
+
+    **Returns:** a decorator. The decorated function is compiled.
+
+    **Raises:** `ValueError` for a name that is no parameter. At a call `TransformOrderError`, inside of a compiled
+    function, and where a named argument is itself differentiated or batched.
+
+    >>> import jax, jax.numpy as jnp, erythroxy_tx as tx
+    >>> @tx.precompute("places")
+    ... def step(state, places):
+    ...     kernel = jnp.exp(-((places[:, None] - places) ** 2).sum(-1))
+    ...     return state + 0.1 * kernel @ state
+    >>> places = jnp.ones((100, 3))
+    >>> state = step(step(jnp.ones(100), places), places)
+    >>> print(tx.explain(step, state, places))  # doctest: +ELLIPSIS
+    step, in tx.precompute
+    tx.precompute: computed once for each places: 39.1 KiB
+        f32[100,100], 39.1 KiB: exp at ...
+    ...
+    """
+    if not argnames or not all(isinstance(name, str) for name in argnames):
+        raise TypeError(
+            f"tx.precompute got {', '.join(map(shape_of, argnames)) or 'no names'}. Expected the names of "
+            'arguments that rarely change. Fix: @tx.precompute("geometry").'
+        )
+    limit = None if budget is None else parse_bytes(budget, "budget")
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+
+    def wrap(fn: Callable[..., Any]) -> Any:
+        wrapper = Precompute.around(fn, argnames=argnames, budget=limit, static_argnames=names)
+        _check_names(unwrapped(wrapper), argnames)
+        return wrapper
+
+    return wrap
+
+
+class Precompute(Transform):
+    """A step that keeps what it computed from some of its arguments. Made by `precompute`."""
+
+    argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
+    budget: int | None = eqx.field(static=True, kw_only=True)
+    static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True)
+
+    name = "tx.precompute"
+    usage = '@tx.precompute("geometry")'
+    compiles = True
+
+    def _static_names(self) -> tuple[str, ...]:
+        return self.static_argnames
+
+    def _runner(self) -> Callable[..., Any]:
+        kept = self._kept("precomputed", _Kept)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _compat.inside_staging():
+                raise TransformOrderError(
+                    f"{self._label} was called inside of a compiled function (jit, scan, eval_shape), where nothing is "
+                    "kept from call to call. Expected it outermost. Fix: decorate the function that is jitted, with "
+                    "tx.precompute outside."
+                )
+            cut, leaves = self._cut(args, kwargs)
+            values, leaves = kept.of(cut, leaves, lambda at: f"{self._label} got {self._known_names(args, kwargs)[at]}")
+            return jtu.tree_unflatten(cut.structure, cut.rest(values, *leaves))
+
+        return run
+
+    @property
+    def _label(self) -> str:
+        return f"tx.precompute({name_of(unwrapped(self))})"
+
+    def _known_names(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+        """What to call the leaves of the named arguments, in order."""
+        function = unwrapped(self)
+        args, kwargs = declare(function, self.static_argnames, args, kwargs)
+        leaves = named_leaves(function, args, kwargs)
+        return [path for path, leaf in leaves if re.split(r"[\[.]", path)[0] in self.argnames and is_traced(leaf)]
+
+    def _cut(self, args: tuple, kwargs: dict[str, Any]) -> "tuple[Cut, Leaves]":
+        """The program for these arguments in two, and the leaves that it takes."""
+        cuts: dict[Any, Cut] = self._kept("cuts", dict)
+        leaves, structure = jtu.tree_flatten((args, kwargs))
+        quick = (
+            structure,
+            tuple(map(jax.typeof, leaves)) if all(map(is_traced, leaves)) else None,
+            _compat.context_key(),
+        )
+        if quick in cuts:
+            return cuts[quick], leaves
+        function = unwrapped(self)
+        form = opened(function)
+        whole = self if form is function else with_innermost(self, form)
+        named = lambda name, arg: jtu.tree_map(lambda _: name in self.argnames, arg)  # noqa: E731
+        args, kwargs = declare(function, self.static_argnames, args, kwargs)
+        marks = jtu.tree_leaves(
+            (
+                jtu.tree_map(lambda _: False, whole),
+                tuple(map(named, positional_names(function, len(args)), args)),
+                {key: named(key, arg) for key, arg in kwargs.items()},
+            )
+        )
+        static, dynamic = split((whole, args, kwargs), self._label)
+        known = tuple(marks[i] for i in static.traced)
+        key = static, known, tuple(map(jax.typeof, dynamic)), _compat.context_key()
+        if key not in cuts:
+            cuts[key] = self._made(static, known, dynamic)
+        if len(dynamic) == len(leaves) and quick[1] is not None and not self.static_argnames:
+            cuts[quick] = cuts[key]
+        return cuts[key], dynamic
+
+    def _made(self, static: Static, known: tuple[bool, ...], leaves: Leaves) -> "Cut":
+        def flat(*leaves: Any) -> Any:
+            wrapper, args, kwargs = static.merge(leaves)
+            args, kwargs = undeclare(args, kwargs)
+            return wrapper.fn(*args, **kwargs)
+
+        flat.__name__ = flat.__qualname__ = name_of(unwrapped(self))
+        structs = list(map(struct_of, leaves))
+        closed, result = jax.make_jaxpr(flat, return_shape=True)(*structs)
+        terms = Terms(self.budget, grows=True, own_rules=True)
+        away = [gives and not is_known for gives, is_known in zip(_compat.donated(closed), known, strict=True)]
+        return Cut(Split(closed, known, terms), known, away, structs, jtu.tree_structure(result))
+
+    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        moved = self._cut(args, kwargs)[0].moved
+        # What was computed inside of what reads it may have been simplified together with it.
+        return AsAccurate(4) if any(each.fused for each in moved) else Bitwise(gradients=AsAccurate(4))
+
+    def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+        moved = self._cut(args, kwargs)[0].moved
+        names = " and ".join(self.argnames)
+        if not moved:
+            return [f"nothing that is worth it depends on {names} alone"]
+        total = format_bytes(sum(each.bytes for each in moved))
+        return [f"computed once for each {names}: {total}", *map(str, moved)]
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower what each call runs: the rest, with what is kept among its arguments."""
+        cut, leaves = self._cut(args, kwargs)
+        return cut.rest.lower(jax.eval_shape(cut.first, cut.of_known(leaves)), *leaves)
+
+
+class Cut:
+    """A program in two that are compiled: `values = first(known leaves)`, and `rest(values, *leaves)`, to which
+    leaves are donated as they were to the function. Programs with first parts of the same `form` can share the values.
+    """
+
+    def __init__(
+        self, cut: Split, known: tuple[bool, ...], away: list[bool], structs: Leaves, structure: Any
+    ) -> None:  # fmt: skip
+        self.moved: list[Moved] = cut.moved
+        self.known, self.structure = known, structure
+
+        def first(given: Leaves) -> Leaves:
+            leaves = iter(given)
+            return cut.first([next(leaves) if is_known else None for is_known in known])
+
+        def rest(values: Leaves, *leaves: Any) -> Leaves:
+            return cut.rest(list(leaves), values)
+
+        self.first = jax.jit(first)
+        self.rest = jax.jit(rest, donate_argnums=[1 + i for i, gives in enumerate(away) if gives])
+        closed = jax.make_jaxpr(first)(self.of_known(structs))
+        self._consts = closed.consts  # which live as long as their identities are compared
+        self.form = str(closed.jaxpr), tuple(map(id, closed.consts))
+
+    def of_known(self, leaves: Leaves) -> Leaves:
+        """The leaves that the first part takes."""
+        return [leaf for leaf, is_known in zip(leaves, self.known, strict=True) if is_known]
+
+
+class _Kept:
+    """What was computed last, and from what."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: tuple[Any, list[_Seen], Leaves] | None = None
+
+    def of(self, cut: Cut, leaves: Leaves, got: Callable[[int], str]) -> tuple[Leaves, Leaves]:
+        """The values for these leaves, and the leaves as the rest takes them."""
+        known = cut.of_known(leaves)
+        for at, leaf in enumerate(known):
+            if isinstance(leaf, jax.core.Tracer):
+                raise TransformOrderError(
+                    f"{got(at)}: {shape_of(leaf)}, which is differentiated or batched. Expected an array. Fix: do not "
+                    "name it, or take the derivative with respect to the others."
+                )
+        with self._lock:
+            latest = self._latest
+            if latest is None or latest[0] != cut.form or not all(map(_Seen.is_same, latest[1], known)):
+                self._latest = None  # or both would be in memory
+                del latest
+                seen = _seen(known)
+                self._latest = latest = cut.form, seen, cut.first([each.placed for each in seen])
+        placed = iter(latest[1])
+        return latest[2], [
+            next(placed).placed if is_known else leaf for leaf, is_known in zip(leaves, cut.known, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """A leaf as it was: the array itself, what holds numpy's, or a number by its value; and what stood for it."""
+
+    what: Any
+    placed: Any
+
+    def is_same(self, leaf: Any) -> bool:
+        if isinstance(leaf, np.ndarray):
+            hold = self.what
+            return getattr(hold, "ref", lambda: None)() is leaf and hold.fault(leaf) is None
+        if isinstance(leaf, jax.Array):
+            return isinstance(self.what, weakref.ref) and self.what() is leaf
+        return bool(self.what == (type(leaf), repr(leaf)))
+
+
+def _seen(leaves: Leaves) -> list[_Seen]:
+    holds = iter(freeze([leaf for leaf in leaves if isinstance(leaf, np.ndarray)]))
+    found = []
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray):  # held before it is copied, so that a change in between is seen
+            found.append(_Seen(next(holds), jnp.array(leaf)))
+        else:
+            found.append(_Seen(weakref.ref(leaf) if isinstance(leaf, jax.Array) else (type(leaf), repr(leaf)), leaf))
+    return found
+
+
+def _check_names(fn: Callable[..., Any], argnames: tuple[str, ...]) -> None:
+    signature = signature_of(fn)
+    parameters = signature.parameters if signature else {}
+    if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in argnames:
+        if name not in parameters:
+            raise ValueError(
+                f"tx.precompute got {name!r}, which is no parameter of {name_of(fn)}{signature}. Expected one of "
+                f"{', '.join(parameters)}."
+            )
