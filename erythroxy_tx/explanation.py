@@ -24,6 +24,7 @@ from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.program.scans.copies import copied
 from erythroxy_tx.program.scans.copies import has_big_carries
 from erythroxy_tx.program.scans.flow import Flow
+from erythroxy_tx.program.scans.looped import Looped
 from erythroxy_tx.program.scans.outputs import stacks
 
 
@@ -66,7 +67,10 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     lines = [
         f"{name_of(f)}, in {' · '.join(t.name for t in transforms)}" if transforms else f"{name_of(f)}, undecorated"
     ]
-    for transform in transforms:
+    for outer, transform in zip([None, *transforms], transforms, strict=False):
+        if isinstance(transform, Looped) and isinstance(outer, Looped):
+            lines.append(f"{transform.name}: acts on the same scans together with it")
+            continue
         first, *more = transform._told(args, kwargs) or [str(transform)]
         lines += [f"{transform.name}: {first}", *(f"    {line}" for line in more)]
     try:

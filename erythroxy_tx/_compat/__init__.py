@@ -19,6 +19,7 @@ from jax.extend.core import Literal as Literal  # 0.10.2, 0.12.0
 from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.12.0
 from jax.extend.random import threefry2x32_p as _threefry2x32_p
 
+from erythroxy_tx._compat.batches import batch_first as batch_first
 from erythroxy_tx._compat.bits import bits_of_bf16 as bits_of_bf16
 from erythroxy_tx._compat.bits import rewrites_stacks_of_bf16 as rewrites_stacks_of_bf16
 from erythroxy_tx._compat.compiles import JitCall as JitCall

@@ -81,6 +81,9 @@ class AsAccurate(Contract):
         return f"AsAccurate({told})"
 
 
+_COARSE = 1e-3  # more than what rounding in f32 does to a result: it is the weaker promise
+
+
 def weaker(first: Contract, second: Contract) -> Contract:
     """The promise that holds when both apply one after the other.
 
@@ -103,8 +106,10 @@ def _weaker_values(first: Contract, second: Contract) -> Contract:
             return dataclasses.replace(
                 first, k=first.k * second.k, units=max(first.units, second.units), ties=first.ties and second.ties
             )
-        case AsAccurate(), _:
-            return first
+        case AsAccurate(), Close(rtol):
+            return second if rtol > _COARSE else first
+        case Close(rtol), AsAccurate():
+            return first if rtol > _COARSE else second
     return second
 
 

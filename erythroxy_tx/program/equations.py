@@ -178,7 +178,7 @@ class _Builder:
         name = eqn.primitive.name
         if name in _DEAD and not eqn.outvars:
             return self._added(eqn, ins)
-        if name == "optimization_barrier":
+        if name in ("optimization_barrier", "batch_first"):
             return ins
         if name in _OPENED:
             return self._opened(_compat.closed(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))), ins)

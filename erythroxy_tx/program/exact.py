@@ -31,9 +31,14 @@ _NESTED = _names("closed_call custom_jvp_call custom_vjp_call jit pjit remat2")
 def exact_outputs(call: Call) -> list[tuple[bool, bool]]:
     """For each output: whether every equation before it is exact, and whether it is an integer or a bool."""
     closed = call.concrete
-    exact = _walk(closed.jaxpr, [True] * len(closed.jaxpr.invars))
+    exact = exact_results(closed)
     kinds = [aval.dtype for aval in closed.out_avals]
     return [(good, not jnp.issubdtype(kind, jnp.inexact)) for good, kind in zip(exact, kinds, strict=True)]
+
+
+def exact_results(closed: Any) -> list[bool]:
+    """For each result of a closed program, whether every equation before it is exact."""
+    return _walk(closed.jaxpr, [True] * len(closed.jaxpr.invars))
 
 
 def _walk(jaxpr: Any, given: list[bool]) -> list[bool]:

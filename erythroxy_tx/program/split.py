@@ -72,6 +72,7 @@ class Split:
         for place, eqn in enumerate(self._eqns):
             self._visit(place, eqn)
         self._crossing = self._frontier()
+        self.over_budget: list[Moved] = []
         self._keep_to_budget()
 
     # ------------------------------------------------------------------ what is known, and what of it crosses
@@ -155,7 +156,8 @@ class Split:
         """Leave the largest where it is until the rest fits."""
         budget = self.terms.budget
         while budget is not None and self.moved and sum(each.bytes for each in self.moved) > budget:
-            self._leave(max(self.moved, key=lambda each: each.bytes))
+            self.over_budget.append(max(self.moved, key=lambda each: each.bytes))
+            self._leave(self.over_budget[-1])
 
     def _leave(self, largest: Moved) -> None:
         for var in self._crossing:

@@ -188,8 +188,9 @@ class _Held:
         of_gradients = _loosest(_contracts(of_values))
         exacts = self._exacts.setdefault(id(leaves), _Exacts(self, leaves))
         for i, (reference, candidate) in enumerate(zip(expected[0], found[0], strict=True)):
-            exact = exacts.of(of_values, lambda run, i=i: run[0][i])  # type: ignore[misc]
-            outcome = compare(reference, candidate, of_values, exact=exact)
+            promise = of_values if i < len(expected[0]) - self.way.tangents else of_gradients
+            exact = exacts.of(promise, lambda run, i=i: run[0][i])  # type: ignore[misc]
+            outcome = compare(reference, candidate, promise, exact=exact)
             yield from self._told(self.way.results[i], how, outcome)
         for key, reference in expected[1].items():
             exact = exacts.of(of_gradients, lambda run, key=key: run[1][key])  # type: ignore[misc]

@@ -20,12 +20,16 @@ from erythroxy_tx.core.stack import contract
 from erythroxy_tx.errors import IdentityError
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.testing.judge import Judge
+from erythroxy_tx.testing.recurrences import RECURRENCES
 from erythroxy_tx.testing.ways import WAYS
 from erythroxy_tx.transforms.assert_relocation import assert_relocation
+from erythroxy_tx.transforms.bf16_carry_scan import bf16_carry_scan
 from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan
 from erythroxy_tx.transforms.chunked import chunked
+from erythroxy_tx.transforms.hoist_invariants import hoist_invariants
 from erythroxy_tx.transforms.no_recompile import no_recompile
 from erythroxy_tx.transforms.pad_static import pad_static
+from erythroxy_tx.transforms.precompute import precompute
 from erythroxy_tx.transforms.vram_resident import vram_resident
 
 Fn = Callable[..., Any]
@@ -62,6 +66,7 @@ class Row:
     - `keywords`: likewise for `w` by keyword; by default `decorate`.
     - `refused`: the ways in which it cannot be called, with the error or the warning that says so.
     - `note`: what tells this row from others of the same transform.
+    - `fn`, `dtypes`: the function that it is put on, and for which numbers.
     """
 
     name: str
@@ -69,6 +74,8 @@ class Row:
     keywords: Callable[[Fn], Fn] | None = None
     refused: Mapping[str, type[Exception]] = dataclasses.field(default_factory=dict)
     note: str = ""
+    fn: Fn = scaled
+    dtypes: tuple[str, ...] = DTYPES
 
     def __str__(self) -> str:
         return self.name + f" {self.note}" * bool(self.note)
@@ -110,12 +117,30 @@ ROWS = (
         refused={"jvp": TypeError},
     ),
     Row("checkpointed_scan", checkpointed_scan),
+    Row("bf16_carry_scan", bf16_carry_scan),
+    Row("hoist_invariants", hoist_invariants),
+    Row("precompute", precompute("w"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("no_recompile", no_recompile, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(
         "assert_relocation",
         assert_relocation(scaled_in_numpy, rtol=2e-2),
         refused=dict.fromkeys(_IN_A_TRACE, UserWarning),
+    ),
+    *(
+        Row(transform.__name__, transform, note=f"on {name}", fn=fn, dtypes=("float32",))
+        for transform in (checkpointed_scan, bf16_carry_scan, hoist_invariants)
+        for name, fn in RECURRENCES.items()
+    ),
+    *(
+        Row(
+            "checkpointed_scan",
+            lambda f: checkpointed_scan(bf16_carry_scan(f)),
+            note=f"in bf16, on {name}",
+            fn=fn,
+            dtypes=("float32",),
+        )
+        for name, fn in RECURRENCES.items()
     ),
 )
 
@@ -126,7 +151,7 @@ def cases(rows: tuple[Row, ...] = ROWS) -> list[Any]:
         pytest.param(row, way, dtype, id=f"{row}-{way}-{dtype}")
         for row in rows
         for way in WAYS
-        for dtype in DTYPES
+        for dtype in row.dtypes
         if way not in ("grad", "jvp") or jnp.issubdtype(jnp.dtype(dtype), jnp.inexact)
     ]
 
@@ -153,11 +178,11 @@ def check(row: Row, way: str, dtype: str) -> None:
     **Raises:** `IdentityError` where the result is another one; what the call raises where it should not; pytest's
     failure where it should have raised.
     """
-    args, decorated = arguments(dtype), row.decorate(scaled)
+    args, decorated = arguments(dtype), row.decorate(row.fn)
     promise = contract(decorated, *args)
     if way == "kwargs" and row.keywords is not None:
-        decorated = row.keywords(scaled)
-    judge = Judge(scaled, decorated, promise, _PROGRAMS)
+        decorated = row.keywords(row.fn)
+    judge = Judge(row.fn, decorated, promise, _PROGRAMS)
     if way in row.refused:
         _check_refusal(row, way, judge, args)
     elif faults := judge.findings(way, args, gradients=True).faults:

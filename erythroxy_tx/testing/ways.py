@@ -24,7 +24,7 @@ class Way:
 
     - `build`: (function of leaves, how many leaves its first argument has) → a function of the leaves, and with
       `paired` of as many again, that returns a list of results like the function's.
-    - `results`: what its results are called.
+    - `results`: what its results are called. `tangents`: how many of them, the last, are derivatives.
     - `paired`: whether it takes two inputs, and so sees whether they are mixed.
     - `gradients`: whether it is compared through its derivatives as well as its values.
     - `place`: where the candidate is put before it is called.
@@ -34,6 +34,7 @@ class Way:
 
     build: Callable[[Fn, int], Fn]
     results: tuple[str, ...] = ("the result",)
+    tangents: int = 0
     paired: bool = False
     gradients: bool = True
     place: Callable[[Fn], Fn] | None = None
@@ -106,7 +107,7 @@ WAYS = {
     "scan": Way(_scan, paired=True),
     "method": _put(as_method),
     "remat": Way(_remat),
-    "jvp": Way(_jvp, ("the result", "the tangent of the result"), gradients=False),
+    "jvp": Way(_jvp, ("the result", "the tangent of the result"), tangents=1, gradients=False),
     "eager": Way(_itself, gradients=False, direct=True, traced=False),
     "module": _put(as_module),
     "kwargs": _put(by_keyword),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import shape_of
@@ -104,7 +104,7 @@ class Bf16CarryScan(Looped):
 
     def _decide(self, loop: Loop) -> None:
         scan = loop.scan
-        if _compat.is_symbolic(scan.length):
+        if _compat.is_symbolic(scan.length) or scan.is_derived:
             return
         added = accumulators(scan.jaxpr, scan.n_consts, len(scan.init))
         which = []
@@ -137,8 +137,9 @@ class Bf16CarryScan(Looped):
                     "body of the scan names its carry."
                 )
 
-    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
-        return Close(_CLOSE) if self.round == "carry" else Bitwise(gradients=Close(_CLOSE))
+    def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        close = Close(_CLOSE)
+        return self._promised(args, kwargs, close if self.round == "carry" else AsAccurate(4, gradients=close))
 
 
 def _is_in(name: str, whole: str) -> bool:

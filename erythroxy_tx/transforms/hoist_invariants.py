@@ -9,7 +9,6 @@ from typing import Any
 import equinox as eqx
 
 from erythroxy_tx.core.contract import AsAccurate
-from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.scans.looped import Loop
 from erythroxy_tx.program.scans.looped import Looped
@@ -60,9 +59,11 @@ def hoist_invariants(
             computed once, before: f32[4,4], 64 B: dot_general at ...
     ...
     """
+    if not isinstance(branches, bool):
+        raise TypeError(f"tx.hoist_invariants got branches={branches!r}. Expected True or False.")
     limit = None if budget is None else parse_bytes(budget, "budget")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    wrap = functools.partial(HoistInvariants.around, budget=limit, branches=bool(branches), static_argnames=names)
+    wrap = functools.partial(HoistInvariants.around, budget=limit, branches=branches, static_argnames=names)
     return wrap if fn is None else wrap(fn)
 
 
@@ -79,10 +80,4 @@ class HoistInvariants(Looped):
         loop.terms = Terms(self.budget, grows=self.budget is not None, branches=self.branches)
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        loops, _ = self._decided(args, kwargs)
-        if not any(loop.moved for loop in loops):
-            return Bitwise()
-        gradients = AsAccurate(4)
-        # What was computed inside of what reads it may have been simplified together with it.
-        fused = any(each.fused for loop in loops for each in loop.moved)
-        return AsAccurate(4) if fused else Bitwise(gradients=gradients)
+        return self._promised(args, kwargs, AsAccurate(4, gradients=AsAccurate(4)))

@@ -2,24 +2,22 @@
 here: how a program is cut (`program/split.py`).
 """
 
-import dataclasses
 import re
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.callables import opened
+from erythroxy_tx.core.captured import captured_arrays
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.freeze import freeze
+from erythroxy_tx.core.kept import Kept
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import named_leaves
@@ -36,8 +34,9 @@ from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.transform import with_innermost
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.errors import StaleArrayError
 from erythroxy_tx.errors import TransformOrderError
-from erythroxy_tx.program.split import Moved
+from erythroxy_tx.program.exact import exact_results
 from erythroxy_tx.program.split import Split
 from erythroxy_tx.program.split import Terms
 
@@ -114,7 +113,7 @@ class Precompute(Transform):
         return self.static_argnames
 
     def _runner(self) -> Callable[..., Any]:
-        kept = self._kept("precomputed", _Kept)
+        kept = self._kept("precomputed", Kept)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if _compat.inside_staging():
@@ -124,7 +123,18 @@ class Precompute(Transform):
                     "tx.precompute outside."
                 )
             cut, leaves = self._cut(args, kwargs)
-            values, leaves = kept.of(cut, leaves, lambda at: f"{self._label} got {self._known_names(args, kwargs)[at]}")
+            known = cut.of_known(leaves)
+            for at, leaf in enumerate(known):
+                if isinstance(leaf, jax.core.Tracer):
+                    raise TransformOrderError(
+                        f"{self._label} got {self._known_names(args, kwargs)[at]}: {shape_of(leaf)}, which is "
+                        "differentiated or batched. Expected an array. Fix: do not name it, or take the derivative "
+                        "with respect to the others."
+                    )
+            cut.check_captured(self._label)
+            values, placed = kept.of(cut.form, known, cut.first)
+            there = iter(placed)
+            leaves = [next(there) if is_known else leaf for leaf, is_known in zip(leaves, cut.known, strict=True)]
             return jtu.tree_unflatten(cut.structure, cut.rest(values, *leaves))
 
         return run
@@ -183,20 +193,23 @@ class Precompute(Transform):
         closed, result = jax.make_jaxpr(flat, return_shape=True)(*structs)
         terms = Terms(self.budget, grows=True, own_rules=True)
         away = [gives and not is_known for gives, is_known in zip(_compat.donated(closed), known, strict=True)]
-        return Cut(Split(closed, known, terms), known, away, structs, jtu.tree_structure(result))
+        captured = [(name, array) for name, _, array in captured_arrays(closed, unwrapped(self)) if array is not None]
+        return Cut(Split(closed, known, terms), known, away, structs, jtu.tree_structure(result), captured)
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        moved = self._cut(args, kwargs)[0].moved
-        # What was computed inside of what reads it may have been simplified together with it.
-        return AsAccurate(4) if any(each.fused for each in moved) else Bitwise(gradients=AsAccurate(4))
+        cut, _ = self._cut(args, kwargs)
+        promises = [Bitwise() if same else AsAccurate(4) for same in cut.exact]
+        return jtu.tree_unflatten(cut.structure, promises)
 
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-        moved = self._cut(args, kwargs)[0].moved
+        cut, _ = self._cut(args, kwargs)
         names = " and ".join(self.argnames)
-        if not moved:
-            return [f"nothing that is worth it depends on {names} alone"]
-        total = format_bytes(sum(each.bytes for each in moved))
-        return [f"computed once for each {names}: {total}", *map(str, moved)]
+        left = [f"over the budget, computed at each call: {each}" for each in cut.over_budget]
+        if not cut.moved:
+            why = f"fits the budget of {format_bytes(self.budget or 0)}" if left else f"depends on {names} alone"
+            return [f"nothing that is worth it {why}", *left]
+        total = format_bytes(sum(each.bytes for each in cut.moved))
+        return [f"computed once for each {names}: {total}", *map(str, cut.moved), *left]
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower what each call runs: the rest, with what is kept among its arguments."""
@@ -210,10 +223,18 @@ class Cut:
     """
 
     def __init__(
-        self, cut: Split, known: tuple[bool, ...], away: list[bool], structs: Leaves, structure: Any
-    ) -> None:  # fmt: skip
-        self.moved: list[Moved] = cut.moved
+        self,
+        cut: Split,
+        known: tuple[bool, ...],
+        away: list[bool],
+        structs: Leaves,
+        structure: Any,
+        captured: list[tuple[str, np.ndarray]],
+    ) -> None:
+        self.moved, self.over_budget = cut.moved, cut.over_budget
+        self._captured = list(zip(captured, freeze(array for _, array in captured), strict=True))
         self.known, self.structure = known, structure
+        self.exact = exact_results(cut.closed)  # of each result, whether no rounding can differ
 
         def first(given: Leaves) -> Leaves:
             leaves = iter(given)
@@ -228,65 +249,18 @@ class Cut:
         self._consts = closed.consts  # which live as long as their identities are compared
         self.form = str(closed.jaxpr), tuple(map(id, closed.consts))
 
+    def check_captured(self, label: str) -> None:
+        """Refuse where an array that the function captures has changed since it was compiled in."""
+        for (name, array), hold in self._captured:
+            if (fault := hold.fault(array)) is not None:
+                raise StaleArrayError(
+                    f"{label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. Expected an "
+                    "array that stays as it is. Fix: pass it as an argument; tx.clear() compiles anew."
+                )
+
     def of_known(self, leaves: Leaves) -> Leaves:
         """The leaves that the first part takes."""
         return [leaf for leaf, is_known in zip(leaves, self.known, strict=True) if is_known]
-
-
-class _Kept:
-    """What was computed last, and from what."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._latest: tuple[Any, list[_Seen], Leaves] | None = None
-
-    def of(self, cut: Cut, leaves: Leaves, got: Callable[[int], str]) -> tuple[Leaves, Leaves]:
-        """The values for these leaves, and the leaves as the rest takes them."""
-        known = cut.of_known(leaves)
-        for at, leaf in enumerate(known):
-            if isinstance(leaf, jax.core.Tracer):
-                raise TransformOrderError(
-                    f"{got(at)}: {shape_of(leaf)}, which is differentiated or batched. Expected an array. Fix: do not "
-                    "name it, or take the derivative with respect to the others."
-                )
-        with self._lock:
-            latest = self._latest
-            if latest is None or latest[0] != cut.form or not all(map(_Seen.is_same, latest[1], known)):
-                self._latest = None  # or both would be in memory
-                del latest
-                seen = _seen(known)
-                self._latest = latest = cut.form, seen, cut.first([each.placed for each in seen])
-        placed = iter(latest[1])
-        return latest[2], [
-            next(placed).placed if is_known else leaf for leaf, is_known in zip(leaves, cut.known, strict=True)
-        ]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Seen:
-    """A leaf as it was: the array itself, what holds numpy's, or a number by its value; and what stood for it."""
-
-    what: Any
-    placed: Any
-
-    def is_same(self, leaf: Any) -> bool:
-        if isinstance(leaf, np.ndarray):
-            hold = self.what
-            return getattr(hold, "ref", lambda: None)() is leaf and hold.fault(leaf) is None
-        if isinstance(leaf, jax.Array):
-            return isinstance(self.what, weakref.ref) and self.what() is leaf
-        return bool(self.what == (type(leaf), repr(leaf)))
-
-
-def _seen(leaves: Leaves) -> list[_Seen]:
-    holds = iter(freeze([leaf for leaf in leaves if isinstance(leaf, np.ndarray)]))
-    found = []
-    for leaf in leaves:
-        if isinstance(leaf, np.ndarray):  # held before it is copied, so that a change in between is seen
-            found.append(_Seen(next(holds), jnp.array(leaf)))
-        else:
-            found.append(_Seen(weakref.ref(leaf) if isinstance(leaf, jax.Array) else (type(leaf), repr(leaf)), leaf))
-    return found
 
 
 def _check_names(fn: Callable[..., Any], argnames: tuple[str, ...]) -> None:

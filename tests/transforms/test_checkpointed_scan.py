@@ -46,6 +46,27 @@ def test_forward_mode_and_batches(name: str) -> None:
     np.testing.assert_allclose(expected, found, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [16, 17, 1])
+@pytest.mark.parametrize("around", [tx.checkpointed_scan, tx.bf16_carry_scan, tx.hoist_invariants])
+def test_a_batch_keeps_its_axis(around: Callable, length: int) -> None:
+    def f(h: Any, x: Any) -> Any:  # as many steps as elements: axes that are mixed up would not be seen by their shapes
+        return lax.scan(lambda h, x: (jnp.tanh(h * x.sum() + x), {"h": h, "x": x * 2, "three": 3.0}), h, x)
+
+    h, x = jnp.linspace(-1, 1, 16), jax.random.normal(jax.random.key(5), (length, 16, 1))
+    weights = jax.random.normal(jax.random.key(6), (16, length))
+    g = around(f)
+    for axes in ((0, 1), (None, 1), (0, None)):
+        args = [h if axes[0] == 0 else h[0], x if axes[1] == 1 else x[:, 0]]
+        found, expected = (jax.vmap(fn, axes) for fn in (g, f))
+        for way in (lambda fn: fn, jax.jit, lambda fn: lambda *a: jax.linearize(fn, *a)[0]):
+            for a, b in zip(*(jax.tree.leaves(way(fn)(*args)) for fn in (found, expected)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        loss = lambda fn: lambda *a: (fn(*a)[1]["h"].reshape(16, length) * weights).sum() + fn(*a)[0].sum()  # noqa: E731
+        slopes = (jax.jit(jax.grad(loss(fn), (0, 1)))(*args) for fn in (found, expected))
+        for a, b in zip(*slopes, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2 if around is tx.bf16_carry_scan else 1e-5)
+
+
 @pytest.mark.parametrize("name", ["in reverse, with outputs", "a prime length"])
 def test_second_derivatives(name: str) -> None:
     f = PROGRAMS[name]

@@ -232,11 +232,18 @@ def test_a_rematerialised_gradient_inside_stays_rematerialised() -> None:
     assert "differentiated=True" in str(jax.make_jaxpr(g)(W, H))
 
 
-def test_the_contract_follows_from_what_moves() -> None:
-    exact = tx.contract(tx.hoist_invariants(MOVES["a product"][0]), W, H)
-    assert (exact, exact.gradients) == (tx.Bitwise(), tx.AsAccurate(4))
-    assert tx.contract(tx.hoist_invariants(MOVES["in remat"][0]), W, H) == tx.AsAccurate(4)
-    assert tx.contract(tx.hoist_invariants(STAYS["what is cheap"]), W, H).gradients == tx.Bitwise()
+def test_the_contract_of_several_is_that_of_one() -> None:
+    f = lambda w, h: (lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), h, inputs())[0], h[::-1])  # noqa: E731
+    accurate, close = tx.AsAccurate(4), tx.Close(2e-2)
+    for g, gradients in (
+        (tx.hoist_invariants(f), accurate),
+        (tx.checkpointed_scan(tx.hoist_invariants(f)), accurate),
+        (tx.bf16_carry_scan(tx.checkpointed_scan(f)), close),
+        (tx.checkpointed_scan(tx.bf16_carry_scan(f)), close),
+    ):
+        scanned, turned = tx.contract(g, W, H)
+        assert (scanned, scanned.gradients) == (accurate, gradients)
+        assert turned == tx.Bitwise()
 
 
 # ---------------------------------------------------------------------- wrong on purpose

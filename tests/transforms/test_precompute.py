@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import erythroxy_tx as tx
-from erythroxy_tx.transforms import precompute as transform
+from erythroxy_tx.core import kept
 
 PLACES = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 STATE = jnp.linspace(-1, 1, 20)
@@ -98,6 +98,16 @@ def test_an_array_of_numpy_is_never_stale() -> None:
     np.testing.assert_allclose(f(STATE, places), jax.jit(step)(STATE, places), rtol=1e-6)
 
 
+def test_a_captured_array_that_changes_is_refused() -> None:
+    places = PLACES.copy()
+    view = places[:]
+    f = tx.precompute("rate")(lambda state, rate: step(state, jnp.asarray(places), rate))
+    f(STATE, 0.1)
+    view[0] = 3
+    with pytest.raises(tx.StaleArrayError, match=r"captures places: f32\[20,3\], which was changed through a view"):
+        f(STATE, 0.1)
+
+
 def test_numbers_are_told_apart_by_value_and_type() -> None:
     def powers(x: Any, p: Any) -> Any:
         return x + jnp.exp(jnp.arange(5) * p).sum()
@@ -114,10 +124,10 @@ def test_an_array_that_is_freed_does_not_stand_for_the_next() -> None:
     for scale in range(1, 6):
         places = jnp.asarray(scale * PLACES)
         np.testing.assert_allclose(f(STATE, places), jax.jit(step)(STATE, places), rtol=1e-6)
-        kept = weakref.ref(places)
+        last = weakref.ref(places)
         del places
         gc.collect()
-    assert kept() is None or scale == 5
+    assert last() is None or scale == 5
 
 
 def test_settings_are_part_of_what_is_kept() -> None:
@@ -138,7 +148,11 @@ def test_a_budget_leaves_the_largest() -> None:
     assert "computed once for each places: 1.6 KiB" in told
     assert "f32[20,20], 1.6 KiB: exp at" in told
     little = tx.precompute("places", budget=1000)(step)
-    assert "nothing that is worth it depends on places alone" in str(tx.explain(little, STATE, PLACES))
+    told = str(tx.explain(little, STATE, PLACES))
+    assert "nothing that is worth it fits the budget of 1000 B" in told
+    assert "over the budget, computed at each call: f32[20,20], 1.6 KiB: exp at" in told
+    nothing = tx.precompute("places")(lambda state, places: state + places.sum(-1))
+    assert "nothing that is worth it depends on places alone" in str(tx.explain(nothing, STATE, PLACES))
     np.testing.assert_allclose(little(STATE, PLACES), jax.jit(step)(STATE, PLACES), rtol=1e-6)
     some = tx.precompute("places", budget="1KB")(looped)
     assert 0 < sum(each.bytes for each in some._cut((STATE, PLACES), {})[0].moved) <= 1000
@@ -166,9 +180,8 @@ def test_what_each_call_runs_is_the_rest() -> None:
 
 
 def test_the_contract() -> None:
-    exact = tx.contract(tx.precompute("g")(lambda x, g: x + (g @ g).sum()), 1.0, jnp.ones((4, 4)))
-    assert exact == tx.Bitwise()
-    assert tx.contract(tx.precompute("places")(step), STATE, PLACES) == tx.AsAccurate(4)
+    f = tx.precompute("g")(lambda x, g: {"sum": x + (g @ g).sum(), "moved": g.T})
+    assert tx.contract(f, 1.0, jnp.ones((4, 4))) == {"sum": tx.AsAccurate(4), "moved": tx.Bitwise()}
 
 
 def test_what_is_refused() -> None:
@@ -238,20 +251,18 @@ def test_static_arguments_and_threads() -> None:
 # ---------------------------------------------------------------------- wrong on purpose
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "another array counts as the same": lambda patch: patch.setattr(
-        transform._Seen, "is_same", lambda self, leaf: True
-    ),
+    "another array counts as the same": lambda patch: patch.setattr(kept.Seen, "is_same", lambda self, leaf: True),
     "arrays of numpy are not looked at": lambda patch: patch.setattr(
-        transform._Seen,
+        kept.Seen,
         "is_same",
-        lambda self, leaf, right=transform._Seen.is_same: (
+        lambda self, leaf, right=kept.Seen.is_same: (
             self.what.ref() is leaf if isinstance(leaf, np.ndarray) else right(self, leaf)
         ),
     ),
     "numbers are equal where Python says so": lambda patch: patch.setattr(
-        transform._Seen,
+        kept.Seen,
         "is_same",
-        lambda self, leaf, right=transform._Seen.is_same: True if isinstance(leaf, float) else right(self, leaf),
+        lambda self, leaf, right=kept.Seen.is_same: True if isinstance(leaf, float) else right(self, leaf),
     ),
 }
 

@@ -22,6 +22,7 @@ NAMES = [
     "atanh",
     "bessel_i0e",
     "bessel_i1e",
+    "bits_of_bf16",
     "cbrt",
     "ceil",
     "clamp",

@@ -3,7 +3,8 @@ Rounded at each step, they lose what is added. Found by dataflow. Not here: what
 
 A value is a factor that does not depend on the state (`Factor`), or it holds shares of the carries: each times a gain,
 and perhaps with something added. A product with what differs from step to step is a gate, in which no share is left. A
-carry adds up if it comes back to its place, in one step or by way of others in more, with something added on the way.
+carry adds up if it comes back to its place, in one step or by way of others in more, with something added on the way. A
+copy of one (the sum before, the highest so far) is taken for one: it is compared with it.
 """
 
 import dataclasses
@@ -50,14 +51,15 @@ _UNKNOWN = 0.99
 
 
 def accumulators(jaxpr: Any, n_consts: int, n_carry: int) -> list[str | None]:
-    """For each carry of the body of a scan, the line at which it is added to, or None where it is not."""
+    """For each carry of the body of a scan, the line at which it, or what it is a copy of, is added to; or None."""
     ins: list[Form] = [Factor() if set(v.aval.shape) <= {1} else {} for v in jaxpr.invars[:n_consts]]
     ins += [{i: Share(1.0)} for i in range(n_carry)]
     ins += [{}] * (len(jaxpr.invars) - len(ins))
     _, out = _looped(jaxpr, ins, n_consts, n_carry)
-    back = [_shares(form).get(i, Share(0.0)) for i, form in enumerate(out[:n_carry])]
-    added = [share.line is not None and share.gain >= _LEAST_GAIN for share in back]
-    return [share.line or "a line inside of JAX" if adds else None for share, adds in zip(back, added, strict=True)]
+    held = [{i: share for i, share in _shares(form).items() if share.gain >= _LEAST_GAIN} for form in out[:n_carry]]
+    sums = {i: shares[i].line for i, shares in enumerate(held) if i in shares and shares[i].line is not None}
+    lines = [sums[i] if i in sums else next((sums[j] for j in held[i] if j in sums), None) for i in range(n_carry)]
+    return ["a line inside of JAX" if line == "" else line for line in lines]
 
 
 def _forms(jaxpr: Any, ins: list[Form]) -> list[Form]:

@@ -4,8 +4,6 @@ pays (`program/split.py`).
 
 import dataclasses
 
-import jax
-
 from erythroxy_tx import _compat
 from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
@@ -14,30 +12,16 @@ from erythroxy_tx.program.split import Split
 from erythroxy_tx.program.split import Terms
 
 
-def hoisted(scan: Scan, terms: Terms) -> tuple[Scan, list[Moved]]:
-    """The scan that takes what does not change from outside, and what that is."""
+def hoisted(scan: Scan, terms: Terms) -> tuple[Scan, list[Moved], list[Moved]]:
+    """The scan that takes what does not change from outside, what that is, and what is left for its bytes."""
     if _compat.is_symbolic(scan.length) or scan.length < 2:
-        return scan, []
-    n, m = len(scan.consts), len(scan.init)
-    carry = [_like(leaf) for leaf in scan.init]
-    xs = [_like(leaf, 1) for leaf in scan.xs]
-
-    def flat(*leaves: object) -> Leaves:
-        new, y = scan.body(list(leaves[:n]), list(leaves[n : n + m]), list(leaves[n + m :]))
-        return [*new, *y]
-
-    closed = jax.make_jaxpr(flat)(*map(_like, scan.consts), *carry, *xs)
-    split = Split(closed, [True] * n + [False] * (len(carry) + len(xs)), terms)
-    values = split.first([*scan.consts, *[None] * (len(carry) + len(xs))])
+        return scan, [], []
+    n, m, unknown = len(scan.consts), len(scan.init), len(scan.init) + len(scan.xs)
+    split = Split(scan.program(), [True] * n + [False] * unknown, terms)
+    values = split.first([*scan.consts, *[None] * unknown])
 
     def body(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
         found = split.rest([*consts[:n], *carry, *x], consts[n:])
         return found[:m], found[m:]
 
-    return dataclasses.replace(scan, consts=[*scan.consts, *values], body=body), split.moved
-
-
-def _like(leaf: object, axes: int = 0) -> jax.ShapeDtypeStruct:
-    """The type of an array, or of an element of it."""
-    kind = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(kind.shape[axes:], kind.dtype, weak_type=kind.weak_type)
+    return dataclasses.replace(scan, consts=[*scan.consts, *values], body=body), split.moved, split.over_budget

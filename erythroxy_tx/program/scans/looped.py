@@ -10,14 +10,19 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.contract import Close
+from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.program.exact import exact_results
 from erythroxy_tx.program.scans.half import Half
 from erythroxy_tx.program.scans.invariants import hoisted
 from erythroxy_tx.program.scans.rewrite import Unreached
@@ -42,6 +47,7 @@ class Loop:
     segments: int | str | None = None
     terms: Terms | None = None
     moved: list[Moved] = dataclasses.field(default_factory=list)
+    over_budget: list[Moved] = dataclasses.field(default_factory=list)
     fates: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -63,6 +69,9 @@ class Loop:
             return 1
         if self.segments != "sqrt":
             return max(1, round(length / min(int(self.segments), length)))
+        sizes = [dim for leaf in (*self.scan.init, *self.scan.xs) for dim in jnp.shape(leaf)]
+        if any(map(_compat.is_symbolic, sizes)):
+            return max(1, math.isqrt(length))
         starts = taped = 0.0  # bytes of a carry at the start of a segment, and of a step while it is run again
         for leaf, half in zip(map(jax.typeof, self.scan.init), self.half.which, strict=True):
             size = leaf.size * leaf.dtype.itemsize
@@ -74,14 +83,20 @@ class Loop:
     def run(self) -> Leaves:
         """Run it so."""
         if self.terms is not None:
-            self.scan, self.moved = hoisted(self.scan, self.terms)
+            self.scan, self.moved, self.over_budget = hoisted(self.scan, self.terms)
         return self.scan.plain() if self.is_kept else run(self.scan, self.segment, self.half)
 
     def __str__(self) -> str:
-        lines = [*self.fates, *(f"    computed once, before: {each}" for each in self.moved)]
-        return "\n".join([f"{self.scan.length} steps at {self.scan.line}: {self._form()}", *lines])
+        lines = [*self.fates * (not self.scan.effects), *(f"    computed once, before: {each}" for each in self.moved)]
+        lines += [f"    left in the loop, as it is over the budget: {each}" for each in self.over_budget]
+        where = f" at {self.scan.line}" if self.scan.line else ""
+        return "\n".join([f"{self.scan.length} steps{where}: {self._form()}", *lines])
 
     def _form(self) -> str:
+        if self.scan.is_derived and not self.moved:
+            return (
+                "made by JAX for a derivative that is taken inside. Fix: decorate the function that is differentiated"
+            )
         if self.scan.effects and (self.segments or any(self.half.which)):
             return "left as it is, as a step that is run again would repeat its effects"
         if self.is_kept:
@@ -89,7 +104,7 @@ class Loop:
         if self.segments is None:
             return "a tape of each step"
         pieces = parts(self.scan.length, self.segment)
-        return " and ".join(f"{p.segments} segment{'s' * (p.segments != 1)} of {p.steps} steps" for p in pieces)
+        return " and ".join(f"{_many(p.segments, 'segment')} of {_many(p.steps, 'step')}" for p in pieces)
 
 
 class Looped(Transform):
@@ -160,10 +175,29 @@ class Looped(Transform):
         jax.eval_shape(flat, *dynamic)
         return found[0], found[1]
 
+    def _promised(self, args: tuple, kwargs: dict[str, Any], promise: Contract) -> Any:
+        """A contract like the result: `promise`, and that every bit is the same where no rounding can differ."""
+        if isinstance(self.fn, Looped) and promise.gradients is not None:  # which act together, and round once
+            coarse = promise.gradients if isinstance(promise.gradients, Close) else Bitwise()
+            promise = Bitwise(gradients=coarse)
+        static, dynamic = split(declare(unwrapped(self), self.static_argnames, args, kwargs), name_of(unwrapped(self)))
+
+        def flat(*leaves: Any) -> Any:
+            args, kwargs = static.merge(leaves)
+            return self.fn(*args, **kwargs)
+
+        closed, result = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
+        exact = [Bitwise(gradients=promise.gradients) if same else promise for same in exact_results(closed)]
+        return jtu.tree_unflatten(jtu.tree_structure(result), exact)
+
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
         loops, unreached = self._decided(args, kwargs)
         told = [line for loop in loops for line in str(loop).splitlines()]
-        return [f"{len(loops)} scan{'s' * (len(loops) != 1)}", *told, *map(str, unreached)]
+        return [_many(len(loops), "scan"), *told, *map(str, unreached)]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _strong(x: Any) -> Any:

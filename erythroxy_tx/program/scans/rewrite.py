@@ -25,7 +25,8 @@ class Unreached:
     line: str
 
     def __str__(self) -> str:
-        return f"a scan inside of {self.inside} at {self.line} is left as it is"
+        where = f" at {self.line}" if self.line else ""
+        return f"a scan inside of {self.inside}{where} is left as it is"
 
 
 _OWN_RULES = {
@@ -63,10 +64,6 @@ def _evaluate(closed: Any, rule: Rule, args: Leaves, unreached: list[Unreached])
         if name in ("checkpoint", "remat2", "remat"):
             return _compat.rematerialised(eqn, inner(params["jaxpr"]), ins)
         unreached.append(Unreached(_OWN_RULES.get(name, name), _compat.source_line(eqn)))
-        if name in _OWN_RULES:
-            traced = jax.make_jaxpr(inner(params["call_jaxpr"]))(*map(struct_of, ins))
-            if not traced.consts:
-                return _compat.bind(eqn.primitive, ins, {**params, "call_jaxpr": traced})
         return _compat.bind(eqn.primitive, ins, params)
 
     return _compat.evaluate(closed, args, each)

@@ -44,17 +44,39 @@ class Scan:
         )
         return [*carry, *ys]
 
+    def program(self) -> Any:
+        """One step as a closed program, from `[*consts, *carry, *x]` to `[*carry, *y]`."""
+        n, m = len(self.consts), len(self.init)
+
+        def flat(*leaves: Any) -> Leaves:
+            new, y = self.body(list(leaves[:n]), list(leaves[n : n + m]), list(leaves[n + m :]))
+            return [*new, *y]
+
+        of_step = map(_struct, [*self.consts, *self.init, *self.xs], [0] * (n + m) + [1] * len(self.xs))
+        return jax.make_jaxpr(flat)(*of_step)
+
     @property
     def n_consts(self) -> int:
         """How many inputs of the body as it was written are shared by all steps."""
         return len(self.jaxpr.invars) - len(self.init) - len(self.xs)
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether JAX made it of another one, for a derivative."""
+        return self.jaxpr.debug_info.arg_names is None
+
     def names(self) -> list[str]:
         """The carries as the body names them, `state['h']`."""
-        names = getattr(self.jaxpr.debug_info, "arg_names", None) or ("",) * len(self.jaxpr.invars)
+        names = self.jaxpr.debug_info.arg_names or ("",) * len(self.jaxpr.invars)
         return [name or f"carry[{i}]" for i, name in enumerate(names[self.n_consts : self.n_consts + len(self.init)])]
 
 
 def is_float(x: Any) -> bool:
     """Whether a leaf has a derivative."""
     return bool(jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact))
+
+
+def _struct(leaf: Any, axes: int) -> jax.ShapeDtypeStruct:
+    """The type of an array, or of an element of it."""
+    kind = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(kind.shape[axes:], kind.dtype, weak_type=kind.weak_type)

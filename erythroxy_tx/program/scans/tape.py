@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from erythroxy_tx import _compat
 from erythroxy_tx.program.loop import is_zero
 from erythroxy_tx.program.loop import put
 from erythroxy_tx.program.scans.half import Half
@@ -56,7 +57,7 @@ def run(scan: Scan, segment: int, half: Half) -> Leaves:
     def looped(consts: Leaves, init: Leaves, xs: Leaves) -> Leaves:
         body = half.around(scan.body)
         found = dataclasses.replace(scan, body=body, consts=consts, init=half.carried(init), xs=xs).plain()
-        return [*half.read(found[: len(init)]), *found[len(init) :]]
+        return _in_front([*half.read(found[: len(init)]), *found[len(init) :]])
 
     @functools.partial(looped.defjvp, symbolic_zeros=True)
     def _(primals: tuple, tangents: tuple) -> tuple[Leaves, Leaves]:
@@ -97,7 +98,7 @@ class _Derivative:
         if self.scan.reverse:
             ys, d_ys = ys[::-1], d_ys[::-1]
         y, d_y, carry = _joined(ys), _joined(d_ys), self.half.read(carry)
-        return [*carry, *y], [*self._like(carry, moved[0]), *self._like(y, d_y)]
+        return _in_front([*carry, *y]), _in_front([*self._like(carry, moved[0]), *self._like(y, d_y)])
 
     def _of_steps(self, part: Part, carry: Leaves, moved: Any, xs: Leaves, d_xs: Leaves) -> tuple:
         """A tape of the carry of each step."""
@@ -162,6 +163,10 @@ class _Derivative:
         """Tangents for all results: those that have none stand still."""
         found = iter(moved)
         return [next(found) if is_float(p) else np.zeros(p.shape, jax.dtypes.float0) for p in primals]
+
+
+def _in_front(leaves: Leaves) -> Leaves:
+    return [leaf if leaf.dtype == jax.dtypes.float0 else _compat.batch_first(leaf) for leaf in leaves]
 
 
 def _materialised(tangent: Any, primal: Any) -> Any:
