@@ -13,7 +13,9 @@ from jax._src import compilation_cache as _compilation_cache
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info_util
 from jax._src.array import ArrayImpl as ArrayImpl  # 0.10.2, 0.12.0: the type of every concrete array
+from jax._src.core import Ref as Ref  # 0.10.2, 0.12.0: what `jax.new_ref` makes
 from jax._src.sharding_impls import UnspecifiedValue as _UnspecifiedValue
+from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.extend.core import ClosedJaxpr as _ClosedJaxpr  # 0.10.2, 0.12.0
 from jax.extend.core import Literal as Literal  # 0.10.2, 0.12.0
 from jax.extend.core import jaxprs_in_params as _jaxprs_in_params  # 0.10.2, 0.12.0
@@ -135,6 +137,11 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = (len(group) for group in eqn.params["ft_in"].unpack())
     return consts, carry
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a mutable reference to an array: 0.10.2, 0.12.0."""
+    return isinstance(jax.typeof(value), _AbstractRef)
 
 
 def sub_programs(eqn: Any) -> list[Any]:

@@ -36,7 +36,7 @@ def _no_derivative(primals: tuple, tangents: tuple) -> Any:
 
 _bits = Primitive("bits_of_bf16")
 _bits.def_impl(_cast)
-_bits.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, jnp.dtype(jnp.uint16)))
+_bits.def_abstract_eval(lambda x: x.update(dtype=jnp.dtype(jnp.uint16), weak_type=False))  # and its sharding
 ad.primitive_jvps[_bits] = _no_derivative
 batching.defvectorized(_bits)
 mlir.register_lowering(_bits, mlir.lower_fun(_cast, multiple_results=False))

@@ -18,7 +18,7 @@ def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, 
     array itself, where they are found.
     """
     for constant in _compat.all_constants(closed):
-        if not isinstance(constant, (jax.Array, jax.core.Tracer)) and hasattr(constant, "dtype"):
+        if not isinstance(constant, (jax.Array, jax.core.Tracer, _compat.Ref)) and hasattr(constant, "dtype"):
             array = np.asarray(constant)
             found = next(((n, v) for n, v in _captures(fn, set()) if _is_same(v, array)), ("an array", None))
             yield found[0], array, found[1]

@@ -33,23 +33,31 @@ class Kept:
                 self._latest = None  # or both would be in memory
                 del latest
                 seen = _seen(leaves)
-                self._latest = latest = form, seen, compute([each.placed for each in seen])
-        return latest[2], [each.placed for each in latest[1]]
+                self._latest = latest = (
+                    form,
+                    seen,
+                    compute([each.on_device(leaf) for each, leaf in zip(seen, leaves, strict=True)]),
+                )
+        return latest[2], [each.on_device(leaf) for each, leaf in zip(latest[1], leaves, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A leaf as it was: the array itself, what holds numpy's, or a number by its value; and what stood for it."""
+    """A leaf as it was: a weak reference to an array of JAX, what holds numpy's and its copy, or a number's value."""
 
     what: Any
-    placed: Any
+    copy: jax.Array | None = None
+
+    def on_device(self, leaf: Any) -> Any:
+        return leaf if self.copy is None else self.copy
 
     def is_same(self, leaf: Any) -> bool:
         if isinstance(leaf, np.ndarray):
             hold = self.what
             return getattr(hold, "ref", lambda: None)() is leaf and hold.fault(leaf) is None
         if isinstance(leaf, jax.Array):
-            return isinstance(self.what, weakref.ref) and self.what() is leaf
+            is_it = isinstance(self.what, weakref.ref) and self.what() is leaf
+            return is_it and not leaf.is_deleted()
         return bool(self.what == (type(leaf), repr(leaf)))
 
 
@@ -60,5 +68,5 @@ def _seen(leaves: Leaves) -> list[Seen]:
         if isinstance(leaf, np.ndarray):  # held before it is copied, so that a change in between is seen
             found.append(Seen(next(holds), jnp.array(leaf)))
         else:
-            found.append(Seen(weakref.ref(leaf) if isinstance(leaf, jax.Array) else (type(leaf), repr(leaf)), leaf))
+            found.append(Seen(weakref.ref(leaf) if isinstance(leaf, jax.Array) else (type(leaf), repr(leaf))))
     return found

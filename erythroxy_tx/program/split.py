@@ -131,6 +131,10 @@ class Split:
 
     def _pays(self, place: int) -> bool:
         eqn = self._eqns[place]
+        if any(self._width(v.aval.dtype) != v.aval.dtype for v in eqn.outvars):
+            # The sum of the cotangents of all steps has to fit in its bits, and is rounded once more.
+            if not is_dear(eqn) or any(v.aval.dtype.itemsize < 4 and v.aval.dtype != jnp.bfloat16 for v in eqn.outvars):
+                return False
         takes, sources = sum(map(bytes_of, eqn.outvars)), self._sources(place)
         if is_dear(eqn):
             return self.terms.grows or not is_fused(eqn) or takes <= sum(map(bytes_of, sources))
@@ -193,7 +197,7 @@ class Split:
         def each(place: int, eqn: Any, ins: Leaves) -> Leaves:
             if place in needed:
                 outs = _compat.bind(eqn.primitive, ins, eqn.params)
-                values.extend(x for v, x in zip(eqn.outvars, outs, strict=True) if v in self._crossing)
+                values.extend(self._wide(x) for v, x in zip(eqn.outvars, outs, strict=True) if v in self._crossing)
                 return outs
             if place in self._inside:
                 values.extend(self._first_inside(place, eqn, ins))
@@ -209,7 +213,7 @@ class Split:
 
         def each(place: int, eqn: Any, ins: Leaves) -> Leaves:
             if self._is_first(place):
-                crossing = [next(given) if v in self._crossing else None for v in eqn.outvars]
+                crossing = [_as(next(given), v.aval.dtype) if v in self._crossing else None for v in eqn.outvars]
                 if any(v in needed and v not in self._crossing for v in eqn.outvars):
                     again = _compat.bind(eqn.primitive, ins, eqn.params)
                     return [old if new is None else new for new, old in zip(crossing, again, strict=True)]
@@ -219,6 +223,14 @@ class Split:
             return _compat.bind(eqn.primitive, ins, eqn.params)
 
         return self._evaluate(args, each)
+
+    def _width(self, dtype: Any) -> Any:
+        """The dtype in which a value crosses: where cotangents of all steps are summed for it, not one of few bits."""
+        is_narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+        return jnp.dtype(jnp.float32) if is_narrow and not self.terms.own_rules else dtype
+
+    def _wide(self, value: Any) -> Any:
+        return _as(value, self._width(value.dtype))
 
     def _needed_first(self) -> set[int]:
         """Where what crosses is computed, and what that needs."""
@@ -275,7 +287,7 @@ class Split:
     def _kinds(self) -> Iterator[tuple[Any, Any]]:
         """The shapes and types of what crosses, in order."""
         for place, eqn in enumerate(self._eqns):
-            yield from ((v.aval.shape, v.aval.dtype) for v in eqn.outvars if v in self._crossing)
+            yield from ((v.aval.shape, self._width(v.aval.dtype)) for v in eqn.outvars if v in self._crossing)
             for split in self._inside.get(place, ()):
                 if split is not None:
                     yield from split._kinds()
@@ -303,6 +315,10 @@ class Split:
             return run(ins, values)
         n = len(ins)
         return _compat.rematerialised(eqn, lambda *leaves: run(list(leaves[:n]), list(leaves[n:])), [*ins, *values])
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    return value if value.dtype == dtype else value.astype(dtype)
 
 
 def _whole(program: Any) -> Callable[[Leaves, Leaves], Leaves]:

@@ -17,11 +17,16 @@ _CHEAP = FREE | frozenset([
     "reduce_precision", "rem", "rev", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "sign", "split", "sqrt", "square", "stop_gradient", "sub", "xor",
 ])  # fmt: skip
+_CALLS = frozenset(["checkpoint", "custom_jvp_call", "jit", "pjit", "remat", "remat2"])
+_OWN_RULES = ("custom_transpose", "custom_vjp", "linear_call")
 _FEW = 4  # numbers that are added up for one
 
 
 def is_fused(eqn: Any) -> bool:
     """Whether a compiler may compute it inside of what reads it, so that its result is never in memory."""
+    inner = list(_compat.sub_jaxprs(eqn))
+    if eqn.primitive.name in _CALLS and inner:
+        return all(is_fused(each) for jaxpr in inner for each in jaxpr.eqns)
     return eqn.primitive.name in _CHEAP or eqn.primitive.name in DEAR - {"sort"}
 
 
@@ -43,11 +48,13 @@ def is_dear(eqn: Any) -> bool:
 
 def is_pure(eqn: Any, *, own_rules: bool) -> bool:
     """Whether it may run once more, once less, or earlier: it has no effects, and cannot raise. With `own_rules` a
-    function with a custom_vjp may, too: its rule need not be linear, and the cotangents of all steps may not be summed
-    before it.
+    function with a custom_vjp or a transpose of its own may, too: it need not be linear, and the cotangents of all
+    steps may not be summed before it.
     """
     name = eqn.primitive.name
-    if eqn.effects or "callback" in name or name == "ffi_call" or ("custom_vjp" in name and not own_rules):
+    if eqn.effects or "callback" in name or name in ("ffi_call", "rng_uniform"):  # which has a state of its own
+        return False
+    if name.startswith(_OWN_RULES) and not own_rules:
         return False
     return all(is_pure(each, own_rules=own_rules) for jaxpr in _compat.sub_jaxprs(eqn) for each in jaxpr.eqns)
 

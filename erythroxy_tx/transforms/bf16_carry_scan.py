@@ -15,7 +15,7 @@ from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.program.scans.accumulators import accumulators
+from erythroxy_tx.program.scans.accumulators import unrounded
 from erythroxy_tx.program.scans.half import Half
 from erythroxy_tx.program.scans.looped import Loop
 from erythroxy_tx.program.scans.looped import Looped
@@ -106,20 +106,20 @@ class Bf16CarryScan(Looped):
         scan = loop.scan
         if _compat.is_symbolic(scan.length) or scan.is_derived:
             return
-        added = accumulators(scan.jaxpr, scan.n_consts, len(scan.init))
+        reasons = unrounded(scan.jaxpr, scan.n_consts, len(scan.init), strict=self.round == "carry")
         which = []
-        for name, leaf, line in zip(scan.names(), map(jax.typeof, scan.init), added, strict=True):
-            stays = self._why(name, leaf, line)
+        for name, leaf, reason in zip(scan.names(), map(jax.typeof, scan.init), reasons, strict=True):
+            stays = self._why(name, leaf, reason)
             which.append(stays is None)
             loop.fates.append(f"    {name}, {shape_of(leaf)}: {_ROUNDS[self.round] if stays is None else stays}")
         loop.half = Half(tuple(which), between=self.round == "carry")
 
-    def _why(self, name: str, leaf: Any, line: str | None) -> str | None:
+    def _why(self, name: str, leaf: Any, reason: str | None) -> str | None:
         """Why a carry stays as it is, None where it does not."""
         if leaf.dtype != jnp.float32:
             return "stays as it is, not being f32"
         if self.keep == "auto":
-            return None if line is None else f"stays f32, as it is added to at {line}"
+            return None if reason is None else f"stays f32, as {reason}"
         if isinstance(self.keep, tuple):
             named = any(_is_in(name, each) for each in self.keep)
         else:

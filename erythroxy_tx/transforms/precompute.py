@@ -12,6 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.callables import is_leaf
 from erythroxy_tx.core.callables import opened
 from erythroxy_tx.core.captured import captured_arrays
 from erythroxy_tx.core.contract import AsAccurate
@@ -148,23 +149,21 @@ class Precompute(Transform):
         function = unwrapped(self)
         args, kwargs = declare(function, self.static_argnames, args, kwargs)
         leaves = named_leaves(function, args, kwargs)
-        return [path for path, leaf in leaves if re.split(r"[\[.]", path)[0] in self.argnames and is_traced(leaf)]
+        return [path for path, leaf in leaves if _root(path) in self.argnames and is_traced(leaf)]
 
     def _cut(self, args: tuple, kwargs: dict[str, Any]) -> "tuple[Cut, Leaves]":
         """The program for these arguments in two, and the leaves that it takes."""
         cuts: dict[Any, Cut] = self._kept("cuts", dict)
-        leaves, structure = jtu.tree_flatten((args, kwargs))
-        quick = (
-            structure,
-            tuple(map(jax.typeof, leaves)) if all(map(is_traced, leaves)) else None,
-            _compat.context_key(),
-        )
-        if quick in cuts:
-            return cuts[quick], leaves
         function = unwrapped(self)
         form = opened(function)
+        leaves, structure = jtu.tree_flatten((args, kwargs))
+        # A plain function that is called with arrays and numbers alone is told apart by their types.
+        is_plain = form is function and is_leaf(function) and not self.static_argnames and all(map(is_traced, leaves))
+        quick = is_plain and (structure, tuple(map(jax.typeof, leaves)), _compat.context_key())
+        if quick in cuts:
+            return cuts[quick], leaves
         whole = self if form is function else with_innermost(self, form)
-        named = lambda name, arg: jtu.tree_map(lambda _: name in self.argnames, arg)  # noqa: E731
+        named = lambda name, arg: jtu.tree_map(lambda _: _root(name) in self.argnames, arg)  # noqa: E731
         args, kwargs = declare(function, self.static_argnames, args, kwargs)
         marks = jtu.tree_leaves(
             (
@@ -178,7 +177,7 @@ class Precompute(Transform):
         key = static, known, tuple(map(jax.typeof, dynamic)), _compat.context_key()
         if key not in cuts:
             cuts[key] = self._made(static, known, dynamic)
-        if len(dynamic) == len(leaves) and quick[1] is not None and not self.static_argnames:
+        if is_plain:
             cuts[quick] = cuts[key]
         return cuts[key], dynamic
 
@@ -191,10 +190,23 @@ class Precompute(Transform):
         flat.__name__ = flat.__qualname__ = name_of(unwrapped(self))
         structs = list(map(struct_of, leaves))
         closed, result = jax.make_jaxpr(flat, return_shape=True)(*structs)
+        if any(isinstance(constant, jax.core.Tracer) for constant in _compat.all_constants(closed)):
+            raise TransformOrderError(
+                f"{self._label} captures an array that is differentiated or batched around it. Expected constants. "
+                "Fix: pass it as an argument."
+            )
         terms = Terms(self.budget, grows=True, own_rules=True)
         away = [gives and not is_known for gives, is_known in zip(_compat.donated(closed), known, strict=True)]
         captured = [(name, array) for name, _, array in captured_arrays(closed, unwrapped(self)) if array is not None]
-        return Cut(Split(closed, known, terms), known, away, structs, jtu.tree_structure(result), captured)
+        return Cut(
+            Split(closed, known, terms),
+            known,
+            away,
+            structs,
+            jtu.tree_structure(result),
+            captured,
+            name_of(unwrapped(self)),
+        )
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         cut, _ = self._cut(args, kwargs)
@@ -230,6 +242,7 @@ class Cut:
         structs: Leaves,
         structure: Any,
         captured: list[tuple[str, np.ndarray]],
+        name: str,
     ) -> None:
         self.moved, self.over_budget = cut.moved, cut.over_budget
         self._captured = list(zip(captured, freeze(array for _, array in captured), strict=True))
@@ -243,11 +256,12 @@ class Cut:
         def rest(values: Leaves, *leaves: Any) -> Leaves:
             return cut.rest(list(leaves), values)
 
+        rest.__name__ = rest.__qualname__ = name
         self.first = jax.jit(first)
         self.rest = jax.jit(rest, donate_argnums=[1 + i for i, gives in enumerate(away) if gives])
         closed = jax.make_jaxpr(first)(self.of_known(structs))
-        self._consts = closed.consts  # which live as long as their identities are compared
-        self.form = str(closed.jaxpr), tuple(map(id, closed.consts))
+        self._consts = list(_compat.all_constants(closed))  # which live as long as their identities are compared
+        self.form = str(closed.jaxpr), tuple(map(id, self._consts)), _compat.context_key()
 
     def check_captured(self, label: str) -> None:
         """Refuse where an array that the function captures has changed since it was compiled in."""
@@ -263,13 +277,17 @@ class Cut:
         return [leaf for leaf, is_known in zip(leaves, self.known, strict=True) if is_known]
 
 
+def _root(path: str) -> str:
+    """The parameter that a path begins with: `gs` of `gs[0].w`."""
+    return re.split(r"[\[.]", path)[0]
+
+
 def _check_names(fn: Callable[..., Any], argnames: tuple[str, ...]) -> None:
     signature = signature_of(fn)
     parameters = signature.parameters if signature else {}
-    if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for name in argnames:
-        if name not in parameters:
+    free = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
+    for name in argnames if parameters else ():
+        if name in free or (name not in parameters and not free):
             raise ValueError(
                 f"tx.precompute got {name!r}, which is no parameter of {name_of(fn)}{signature}. Expected one of "
                 f"{', '.join(parameters)}."

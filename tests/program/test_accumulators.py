@@ -12,7 +12,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from erythroxy_tx import _compat
-from erythroxy_tx.program.scans.accumulators import accumulators
+from erythroxy_tx.program.scans.accumulators import unrounded
 
 N = 8
 C = jax.ShapeDtypeStruct((N,), jnp.float32)
@@ -35,13 +35,18 @@ class At(dict):
 
 def added(step: Callable[[At, Any], Any], init: Any = C) -> list[str | None]:
     """The line at which each carry of `step(at, carry) -> carry` is added to."""
+    return [(why and why.partition("added to at ")[2]) or None for why in reasons(step, init)]
+
+
+def reasons(step: Callable[[At, Any], Any], init: Any = C, *, strict: bool = False) -> list[str | None]:
+    """Why each carry must not be rounded."""
 
     def run(shared: dict, init: Any, xs: dict) -> Any:
         return lax.scan(lambda carry, x: (step(At(shared | x), carry), None), init, xs)
 
     xs = {name: jax.ShapeDtypeStruct((5, *x.shape), x.dtype) for name, x in X.items()}
     (scan,) = (eqn for eqn in jax.make_jaxpr(run)(P, init, xs).jaxpr.eqns if eqn.primitive.name == "scan")
-    return accumulators(_compat.closed(scan.params["jaxpr"]).jaxpr, *_compat.scan_counts(scan))
+    return unrounded(_compat.closed(scan.params["jaxpr"]).jaxpr, *_compat.scan_counts(scan), strict=strict)
 
 
 def cell(at: At, c: Any) -> Any:
@@ -298,3 +303,46 @@ def test_lines_inside_of_jax() -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 0.0, -1.0])
 def test_a_loop_by_odd_numbers_ends(odd: float) -> None:
     assert added(lambda at, c: lax.fori_loop(0, 3, lambda i, c: c * odd + c / odd + 2 * c, c)) != [None]
+
+
+LEVELS: dict[str, Callable] = {
+    "a price that is differenced": lambda at, s: (at.x, jnp.tanh(s[1] * (at.x - s[0]))),
+    "a price that a ratio is taken of": lambda at, s: (at.x, jnp.tanh(s[1] * (at.x / s[0] - 1))),
+    "a price whose logarithm is": lambda at, s: (at.x, jnp.tanh(s[1] * (jnp.log(at.x) - jnp.log(s[0])))),
+    "one that decides": lambda at, s: (at.x, jnp.where(at.x > s[0], jnp.tanh(s[1]), 0.3 * s[1])),
+    "in jit": lambda at, s: (at.x, jnp.tanh(s[1] * jax.jit(jnp.subtract)(at.x, s[0]))),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_levels_are_compared(name: str) -> None:
+    level, state = reasons(LEVELS[name], (C, C))
+    assert "compared with others at" in str(level)
+    assert state is None
+
+
+def gru(at: At, h: Any) -> Any:
+    z = jax.nn.sigmoid(at.w @ h + at.x)
+    return (1 - z) * h + z * jnp.tanh(at.w @ h)
+
+
+# What is halved where only the tape is rounded, and not where each step rounds.
+BUILDS_UP: dict[str, Callable[[At, Any], Any]] = {
+    "compound interest": lambda at, c: c * (1 + at.x),
+    "compound interest by exp": lambda at, c: c * jnp.exp(at.x),
+    "decays in an array": lambda at, c: at.a * c + (1 - at.a) * at.x,
+    "a linear state": lambda at, c: at.w @ c + at.x,
+    "a root": lambda at, c: jnp.sqrt(c * c + at.x**2),
+    "a float mask": lambda at, c: c * at.x,
+}
+
+
+@pytest.mark.parametrize("name", BUILDS_UP)
+def test_what_builds_up_by_products(name: str) -> None:
+    assert reasons(BUILDS_UP[name]) == [None]
+    assert "added to at" in str(reasons(BUILDS_UP[name], strict=True)[0])
+
+
+def test_what_is_bounded_or_gated_is_halved_in_any_case() -> None:
+    for step, init in ((cell, C), (gru, C), (lstm, (C, C))):
+        assert set(reasons(step, init, strict=True)) == {None}

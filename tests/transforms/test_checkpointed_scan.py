@@ -1,5 +1,6 @@
 """`checkpointed_scan`: values and every gradient bit for bit, in each place where a scan can be, from a small tape."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,21 +51,28 @@ def test_forward_mode_and_batches(name: str) -> None:
 @pytest.mark.parametrize("around", [tx.checkpointed_scan, tx.bf16_carry_scan, tx.hoist_invariants])
 def test_a_batch_keeps_its_axis(around: Callable, length: int) -> None:
     def f(h: Any, x: Any) -> Any:  # as many steps as elements: axes that are mixed up would not be seen by their shapes
-        return lax.scan(lambda h, x: (jnp.tanh(h * x.sum() + x), {"h": h, "x": x * 2, "three": 3.0}), h, x)
+        return lax.scan(lambda h, x: (jnp.tanh(h * x.sum() + x.sum()), {"h": h, "x": x * 2, "three": 3.0}), h, x)
 
     h, x = jnp.linspace(-1, 1, 16), jax.random.normal(jax.random.key(5), (length, 16, 1))
     weights = jax.random.normal(jax.random.key(6), (16, length))
     g = around(f)
+    loss = lambda fn, *a: (fn(*a)[1]["h"].reshape(16, length) * weights).sum() + fn(*a)[0].sum()  # noqa: E731
     for axes in ((0, 1), (None, 1), (0, None)):
         args = [h if axes[0] == 0 else h[0], x if axes[1] == 1 else x[:, 0]]
         found, expected = (jax.vmap(fn, axes) for fn in (g, f))
-        for way in (lambda fn: fn, jax.jit, lambda fn: lambda *a: jax.linearize(fn, *a)[0]):
-            for a, b in zip(*(jax.tree.leaves(way(fn)(*args)) for fn in (found, expected)), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-        loss = lambda fn: lambda *a: (fn(*a)[1]["h"].reshape(16, length) * weights).sum() + fn(*a)[0].sum()  # noqa: E731
-        slopes = (jax.jit(jax.grad(loss(fn), (0, 1)))(*args) for fn in (found, expected))
+        results = [(fn(*args), jax.jit(fn)(*args), jax.linearize(fn, *args)[0]) for fn in (found, expected)]
+        for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        slopes = (jax.jit(jax.grad(functools.partial(loss, fn), (0, 1)))(*args) for fn in (found, expected))
         for a, b in zip(*slopes, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2 if around is tx.bf16_carry_scan else 1e-5)
+
+
+def test_nothing_of_a_trace_is_held() -> None:
+    f = lambda h, xs: lax.scan(lambda h, x: (jnp.tanh(h + x), h), h, xs)[0].sum()  # noqa: E731
+    with jax.checking_leaks():
+        for around in (tx.checkpointed_scan, tx.bf16_carry_scan, tx.hoist_invariants):
+            jax.block_until_ready(jax.jit(jax.grad(around(f)))(jnp.ones(3), jnp.ones((9, 3))))
 
 
 @pytest.mark.parametrize("name", ["in reverse, with outputs", "a prime length"])

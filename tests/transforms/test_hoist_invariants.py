@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.custom_derivatives import linear_call
 from scanning import PROGRAMS
 from scanning import H
 from scanning import W
@@ -230,6 +231,67 @@ def test_a_rematerialised_gradient_inside_stays_rematerialised() -> None:
     assert moved(g, W, H)
     close(jax.jit(slope)(W, H), g(W, H))
     assert "differentiated=True" in str(jax.make_jaxpr(g)(W, H))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("of_product", [True, False])
+def test_cotangents_of_few_bits_are_summed_in_f32(dtype: str, *, of_product: bool) -> None:
+    def f(w: Any) -> Any:
+        def step(total, x):
+            kernel = (w @ w.T).astype(dtype) if of_product else w.astype(dtype) @ w.T.astype(dtype)
+            return total + (x @ kernel).astype(jnp.float32).sum(), None
+
+        return lax.scan(step, jnp.float32(0), 50 * jnp.ones((3000, 4), dtype))[0]
+
+    g = tx.hoist_invariants(f)
+    w = jnp.eye(4) + 0.1
+    assert moved(g, w) == ["dot_general"] * (of_product or dtype == "bfloat16")  # a sum of 3000 may not fit float16
+    np.testing.assert_allclose(jax.jit(jax.grad(f))(w), jax.jit(jax.grad(g))(w), rtol=2e-2)
+
+
+def test_rules_that_need_not_be_linear_stay() -> None:
+    clip = lambda w: linear_call(lambda _, x: x, lambda _, g: jnp.clip(g, -0.1, 0.1), (), w)  # noqa: E731
+    f = lambda w: lax.scan(lambda h, _: (jnp.tanh(h @ (clip(w) @ W)), None), H, None, length=5)[0].sum()  # noqa: E731
+    close(jax.jit(jax.grad(f))(W), jax.jit(jax.grad(tx.hoist_invariants(f)))(W))
+
+
+def test_random_numbers_with_a_state_stay() -> None:
+    draw = lambda: lax.rng_uniform(jnp.float32(0), jnp.float32(1), (4,)).sum()  # noqa: E731
+    found = tx.hoist_invariants(lambda h: lax.scan(lambda h, _: (h, draw()), h, None, length=3)[1])(0.0)
+    assert len(set(np.asarray(found).tolist())) == 3
+
+
+def test_references_stay() -> None:
+    def f(w: Any, h: Any) -> Any:
+        count = jax.new_ref(jnp.zeros(()))
+
+        def step(h, _):
+            count[...] += 1.0
+            return jnp.tanh(h @ (w @ w.T)), None
+
+        return lax.scan(step, h, None, length=4)[0].sum(), jax.freeze(count)
+
+    close(jax.jit(f)(W, H), tx.hoist_invariants(f)(W, H))
+
+
+def test_on_each_device_of_a_mesh() -> None:
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    f = lambda w, h: lax.scan(lambda h, x: (jnp.tanh(h @ (w @ w) + x), None), h, jnp.ones(3))[0]  # noqa: E731
+    rows = jax.sharding.PartitionSpec("rows")
+    for around in (tx.hoist_invariants, tx.checkpointed_scan, tx.bf16_carry_scan):
+        each, whole = (
+            jax.shard_map(fn, mesh=mesh, in_specs=(jax.sharding.PartitionSpec(), rows), out_specs=rows)
+            for fn in (around(f), f)
+        )
+        close(jax.jit(each)(W, H[:2]), jax.jit(whole)(W, H[:2]))
+
+
+def test_what_is_fused_inside_of_a_call_does_not_grow() -> None:
+    outer = steps(
+        lambda w, h, x: h + (jax.nn.softplus(w[0][:, None, None] * w[0][:, None] * w[0]) * x.sum()).sum((0, 1))
+    )
+    assert moved(tx.hoist_invariants(outer), W, H) == []
+    assert moved(tx.hoist_invariants(outer, budget="1MiB"), W, H) != []
 
 
 def test_the_contract_of_several_is_that_of_one() -> None:

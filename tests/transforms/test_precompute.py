@@ -143,6 +143,59 @@ def test_settings_are_part_of_what_is_kept() -> None:
     assert len(cuts(f)) == 2
 
 
+def test_what_is_not_in_the_text_of_a_program_counts() -> None:
+    drawn = lambda x, key: x + jnp.sort(jax.random.uniform(key, (5,)))[0]  # noqa: E731
+    f, key = tx.precompute("key")(drawn), jax.random.key(0)
+    f(0.0, key)
+    with jax.threefry_partitionable(False):  # noqa: FBT003
+        np.testing.assert_array_equal(f(0.0, key), jax.jit(drawn)(0.0, key))
+    tables = [jnp.eye(3), 2 * jnp.eye(3)]
+    inner = lambda x, g: x.sum() + jax.jit(lambda g: g @ tables[x.ndim])(g).sum()  # noqa: E731
+    f, g = tx.precompute("g")(inner), jnp.ones((3, 3))
+    f(jnp.zeros(()), g)
+    assert f(jnp.zeros(2), g) == 18
+
+
+def test_an_attribute_that_changes_is_seen() -> None:
+    class Step:
+        mode = "sin"
+
+        @tx.precompute("g")
+        def step(self, x: Any, g: Any) -> Any:
+            return x + getattr(jnp, self.mode)(g @ g).sum()
+
+    one, g = Step(), jnp.eye(3)
+    for mode in ("sin", "cos", "sin"):
+        one.mode = mode
+        np.testing.assert_allclose(one.step(0.0, g), getattr(jnp, mode)(g @ g).sum(), rtol=1e-6)
+
+
+def test_what_is_given_away_is_not_served() -> None:
+    f, g = tx.precompute("g")(lambda x, g: x + jnp.exp(g).sum()), jnp.ones(4)
+    f(0.0, g)
+    g.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        f(0.0, g)
+
+
+def test_arrays_of_jax_are_not_held() -> None:
+    f, g = tx.precompute("g")(lambda x, g: x + jnp.exp(g).sum()), jnp.ones(4)
+    f(0.0, g)
+    last = weakref.ref(g)
+    del g
+    gc.collect()
+    assert last() is None
+
+
+def test_names_of_many_arguments() -> None:
+    f = tx.precompute("gs")(lambda x, *gs: x + sum(jnp.exp(g).sum() for g in gs))
+    assert "computed once for each gs" in str(tx.explain(f, 0.0, jnp.ones(3), jnp.ones(2)))
+    with pytest.raises(ValueError, match="'kw', which is no parameter"):
+        tx.precompute("kw")(lambda x, **kw: x)
+    named = tx.precompute("g")(lambda x, **kw: x + jnp.exp(kw["g"]).sum())
+    np.testing.assert_allclose(named(0.0, g=jnp.zeros(3)), 3.0)
+
+
 def test_a_budget_leaves_the_largest() -> None:
     told = str(tx.explain(tx.precompute("places")(step), STATE, PLACES))
     assert "computed once for each places: 1.6 KiB" in told

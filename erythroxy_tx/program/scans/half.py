@@ -52,10 +52,18 @@ class Half:
         return [_widened(leaf) if half else leaf for leaf, half in self._each(carry)]
 
     def _rounded(self, carry: Leaves) -> Leaves:
-        return [leaf.astype(jnp.bfloat16) if half else leaf for leaf, half in self._each(carry)]
+        return [_narrowed(leaf) if half else leaf for leaf, half in self._each(carry)]
 
     def _each(self, carry: Leaves) -> Iterator[tuple[Any, bool]]:
         return zip(carry, self.which, strict=True)
+
+
+def _narrowed(leaf: jax.Array) -> jax.Array:
+    """As bf16; what is finite stays so, though the largest of f32 would round up to infinity."""
+    if leaf.dtype == jnp.bfloat16:
+        return leaf
+    most = float(jnp.finfo(jnp.bfloat16).max)
+    return jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -most, most), leaf).astype(jnp.bfloat16)
 
 
 def _widened(leaf: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ from erythroxy_tx.program.split import Terms
 
 def hoisted(scan: Scan, terms: Terms) -> tuple[Scan, list[Moved], list[Moved]]:
     """The scan that takes what does not change from outside, what that is, and what is left for its bytes."""
-    if _compat.is_symbolic(scan.length) or scan.length < 2:
+    if _compat.is_symbolic(scan.length) or scan.length < 2 or any(map(_compat.is_ref, (*scan.consts, *scan.init))):
         return scan, [], []
     n, m, unknown = len(scan.consts), len(scan.init), len(scan.init) + len(scan.xs)
     split = Split(scan.program(), [True] * n + [False] * unknown, terms)

@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from erythroxy_tx import _compat
@@ -18,8 +17,10 @@ from erythroxy_tx.core.contract import Bitwise
 from erythroxy_tx.core.contract import Close
 from erythroxy_tx.core.contract import Contract
 from erythroxy_tx.core.signature import name_of
+from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.static import split
+from erythroxy_tx.core.static import undeclare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.program.exact import exact_results
@@ -55,11 +56,12 @@ class Loop:
         """Whether it is left as it is: a step with effects would repeat them, a short one has no tape, and one over an
         unknown number of rows is run in chunks by who traces it.
         """
+        return self._cannot() or (self.segments is None and not any(self.half.which))
+
+    def _cannot(self) -> bool:
         floats = any(map(is_float, [*self.scan.init, *self.scan.xs, *self.scan.consts]))
         length = self.scan.length
-        if self.scan.effects or not floats or _compat.is_symbolic(length) or length < 2:
-            return True
-        return self.segments is None and not any(self.half.which)
+        return bool(self.scan.effects or not floats or _compat.is_symbolic(length) or length < 2)
 
     @property
     def segment(self) -> int:
@@ -69,25 +71,27 @@ class Loop:
             return 1
         if self.segments != "sqrt":
             return max(1, round(length / min(int(self.segments), length)))
-        sizes = [dim for leaf in (*self.scan.init, *self.scan.xs) for dim in jnp.shape(leaf)]
+        sizes = [dim for leaf in (*self.scan.init, *self.scan.xs) for dim in struct_of(leaf).shape]
         if any(map(_compat.is_symbolic, sizes)):
             return max(1, math.isqrt(length))
         starts = taped = 0.0  # bytes of a carry at the start of a segment, and of a step while it is run again
-        for leaf, half in zip(map(jax.typeof, self.scan.init), self.half.which, strict=True):
+        for leaf, half in zip(map(struct_of, self.scan.init), self.half.which, strict=True):
             size = leaf.size * leaf.dtype.itemsize
             taped += size / 2 if half else size
             starts += size / 2 if half and self.half.between else size
-        taped += sum(leaf.size * leaf.dtype.itemsize for leaf in map(jax.typeof, self.scan.xs)) / length
+        taped += sum(leaf.size * leaf.dtype.itemsize for leaf in map(struct_of, self.scan.xs)) / length
         return max(1, round(math.sqrt(length * starts / taped))) if starts else 1
 
     def run(self) -> Leaves:
         """Run it so."""
         if self.terms is not None:
             self.scan, self.moved, self.over_budget = hoisted(self.scan, self.terms)
-        return self.scan.plain() if self.is_kept else run(self.scan, self.segment, self.half)
+        found = self.scan.plain() if self.is_kept else run(self.scan, self.segment, self.half)
+        self.scan = self.scan.bare()
+        return found
 
     def __str__(self) -> str:
-        lines = [*self.fates * (not self.scan.effects), *(f"    computed once, before: {each}" for each in self.moved)]
+        lines = [*self.fates * (not self._cannot()), *(f"    computed once, before: {each}" for each in self.moved)]
         lines += [f"    left in the loop, as it is over the budget: {each}" for each in self.over_budget]
         where = f" at {self.scan.line}" if self.scan.line else ""
         return "\n".join([f"{self.scan.length} steps{where}: {self._form()}", *lines])
@@ -133,11 +137,8 @@ class Looped(Transform):
 
     def _rewritten(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list[Loop], list[Unreached]]:
         """The result with every scan rewritten, what was decided of each, and those that are out of reach."""
-        around, inner = [], self
-        while isinstance(inner, Looped):
-            around.append(inner)
-            inner = inner.fn  # type: ignore[assignment]
-        static, dynamic = split(declare(unwrapped(self), self._names(around), args, kwargs), name_of(unwrapped(self)))
+        around, inner = self._around()
+        static, dynamic = split(declare(unwrapped(self), self._all_names(), args, kwargs), name_of(unwrapped(self)))
         loops: dict[int, Loop] = {}  # of a scan that is traced again, the latest
 
         def flat(*leaves: Any) -> Any:
@@ -157,30 +158,23 @@ class Looped(Transform):
             transform._settle(list(loops.values()))
         return jtu.tree_unflatten(jtu.tree_structure(result), leaves), list(loops.values()), unreached
 
-    @staticmethod
-    def _names(around: "list[Looped]") -> tuple[str, ...]:
-        return tuple(name for transform in around for name in transform.static_argnames)
+    def _around(self) -> "tuple[list[Looped], Callable[..., Any]]":
+        """This one and those right inside of it, which act together, and what is inside of them."""
+        around, inner = [], self
+        while isinstance(inner, Looped):
+            around.append(inner)
+            inner = inner.fn  # type: ignore[assignment]
+        return around, inner
 
-    def _decided(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Loop], list[Unreached]]:
-        """What is decided of each scan for these arguments, and the scans that are out of reach."""
-        found: list[Any] = []
-        static, dynamic = split((args, kwargs), name_of(unwrapped(self)))
-
-        def flat(*leaves: Any) -> Any:
-            args, kwargs = static.merge(leaves)
-            result, *told = self._rewritten(args, kwargs)
-            found.extend(told)
-            return result
-
-        jax.eval_shape(flat, *dynamic)
-        return found[0], found[1]
+    def _all_names(self) -> tuple[str, ...]:
+        return tuple(name for transform in self._around()[0] for name in transform.static_argnames)
 
     def _promised(self, args: tuple, kwargs: dict[str, Any], promise: Contract) -> Any:
         """A contract like the result: `promise`, and that every bit is the same where no rounding can differ."""
         if isinstance(self.fn, Looped) and promise.gradients is not None:  # which act together, and round once
             coarse = promise.gradients if isinstance(promise.gradients, Close) else Bitwise()
             promise = Bitwise(gradients=coarse)
-        static, dynamic = split(declare(unwrapped(self), self.static_argnames, args, kwargs), name_of(unwrapped(self)))
+        static, dynamic = split(declare(unwrapped(self), self._all_names(), args, kwargs), name_of(unwrapped(self)))
 
         def flat(*leaves: Any) -> Any:
             args, kwargs = static.merge(leaves)
@@ -189,6 +183,21 @@ class Looped(Transform):
         closed, result = jax.make_jaxpr(flat, return_shape=True)(*dynamic)
         exact = [Bitwise(gradients=promise.gradients) if same else promise for same in exact_results(closed)]
         return jtu.tree_unflatten(jtu.tree_structure(result), exact)
+
+    def _decided(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Loop], list[Unreached]]:
+        """What is decided of each scan for these arguments, and the scans that are out of reach."""
+        found: list[Any] = []
+        label = name_of(unwrapped(self))
+        static, dynamic = split(declare(unwrapped(self), self._all_names(), args, kwargs), label)
+
+        def flat(*leaves: Any) -> Any:
+            args, kwargs = undeclare(*static.merge(leaves))
+            result, *told = self._rewritten(args, kwargs)
+            found.extend(told)
+            return result
+
+        jax.eval_shape(flat, *dynamic)
+        return found[0], found[1]
 
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
         loops, unreached = self._decided(args, kwargs)

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from erythroxy_tx.core.signature import struct_of
+
 Leaves = list[Any]
 Body = Callable[[Leaves, Leaves, Leaves], tuple[Leaves, Leaves]]
 
@@ -44,6 +46,11 @@ class Scan:
         )
         return [*carry, *ys]
 
+    def bare(self) -> "Scan":
+        """The same with types in the place of arrays: what outlives a trace must not hold its values."""
+        consts, init, xs = (list(map(struct_of, leaves)) for leaves in (self.consts, self.init, self.xs))
+        return dataclasses.replace(self, consts=consts, init=init, xs=xs)
+
     def program(self) -> Any:
         """One step as a closed program, from `[*consts, *carry, *x]` to `[*carry, *y]`."""
         n, m = len(self.consts), len(self.init)
@@ -52,8 +59,7 @@ class Scan:
             new, y = self.body(list(leaves[:n]), list(leaves[n : n + m]), list(leaves[n + m :]))
             return [*new, *y]
 
-        of_step = map(_struct, [*self.consts, *self.init, *self.xs], [0] * (n + m) + [1] * len(self.xs))
-        return jax.make_jaxpr(flat)(*of_step)
+        return jax.make_jaxpr(flat)(*self.consts, *self.init, *(leaf[0] for leaf in self.xs))
 
     @property
     def n_consts(self) -> int:
@@ -73,10 +79,4 @@ class Scan:
 
 def is_float(x: Any) -> bool:
     """Whether a leaf has a derivative."""
-    return bool(jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact))
-
-
-def _struct(leaf: Any, axes: int) -> jax.ShapeDtypeStruct:
-    """The type of an array, or of an element of it."""
-    kind = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(kind.shape[axes:], kind.dtype, weak_type=kind.weak_type)
+    return bool(jnp.issubdtype(struct_of(x).dtype, jnp.inexact))

@@ -53,15 +53,17 @@ def run(scan: Scan, segment: int, half: Half) -> Leaves:
     each carry, in half its bytes where `half` says so.
     """
 
+    bare = scan.bare()
+
     @jax.custom_jvp
     def looped(consts: Leaves, init: Leaves, xs: Leaves) -> Leaves:
-        body = half.around(scan.body)
-        found = dataclasses.replace(scan, body=body, consts=consts, init=half.carried(init), xs=xs).plain()
+        body = half.around(bare.body)
+        found = dataclasses.replace(bare, body=body, consts=consts, init=half.carried(init), xs=xs).plain()
         return _in_front([*half.read(found[: len(init)]), *found[len(init) :]])
 
     @functools.partial(looped.defjvp, symbolic_zeros=True)
     def _(primals: tuple, tangents: tuple) -> tuple[Leaves, Leaves]:
-        return _Derivative(scan, segment, half, *primals, *tangents).both()
+        return _Derivative(bare, segment, half, *primals, *tangents).both()
 
     return looped(scan.consts, scan.init, scan.xs)
 
