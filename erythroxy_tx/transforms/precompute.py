@@ -37,6 +37,7 @@ from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import StaleArrayError
 from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.program import in_two
 from erythroxy_tx.program.exact import exact_results
 from erythroxy_tx.program.split import Split
 from erythroxy_tx.program.split import Terms
@@ -251,10 +252,10 @@ class Cut:
 
         def first(given: Leaves) -> Leaves:
             leaves = iter(given)
-            return cut.first([next(leaves) if is_known else None for is_known in known])
+            return in_two.first(cut, [next(leaves) if is_known else None for is_known in known])
 
         def rest(values: Leaves, *leaves: Any) -> Leaves:
-            return cut.rest(list(leaves), values)
+            return in_two.rest(cut, list(leaves), values)
 
         rest.__name__ = rest.__qualname__ = name
         self.first = jax.jit(first)

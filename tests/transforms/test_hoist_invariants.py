@@ -17,6 +17,7 @@ from scanning import bits
 from scanning import inputs
 
 import erythroxy_tx as tx
+from erythroxy_tx.program import in_two
 from erythroxy_tx.program import split
 from erythroxy_tx.program.scans import invariants
 
@@ -315,13 +316,13 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         invariants, "Split", lambda closed, known, terms, right=split.Split: right(closed, [True] * len(known), terms)
     ),
     "every branch counts as taken": lambda patch: patch.setattr(
-        split.lax, "switch", lambda index, branches, *args: branches[0](*args)
+        in_two.lax, "switch", lambda index, branches, *args: branches[0](*args)
     ),
     "values come in another order": lambda patch: patch.setattr(
-        split.Split, "first", lambda self, args, right=split.Split.first: right(self, args)[::-1]
+        invariants, "first", lambda cut, args: in_two.first(cut, args)[::-1]
     ),
     "what was computed has no derivative": lambda patch: patch.setattr(
-        split.Split, "first", lambda self, args, right=split.Split.first: lax.stop_gradient(right(self, args))
+        invariants, "first", lambda cut, args: lax.stop_gradient(in_two.first(cut, args))
     ),
 }
 

@@ -5,6 +5,8 @@ pays (`program/split.py`).
 import dataclasses
 
 from erythroxy_tx import _compat
+from erythroxy_tx.program.in_two import first
+from erythroxy_tx.program.in_two import rest
 from erythroxy_tx.program.scans.scan import Leaves
 from erythroxy_tx.program.scans.scan import Scan
 from erythroxy_tx.program.split import Moved
@@ -18,10 +20,10 @@ def hoisted(scan: Scan, terms: Terms) -> tuple[Scan, list[Moved], list[Moved]]:
         return scan, [], []
     n, m, unknown = len(scan.consts), len(scan.init), len(scan.init) + len(scan.xs)
     split = Split(scan.program(), [True] * n + [False] * unknown, terms)
-    values = split.first([*scan.consts, *[None] * unknown])
+    values = first(split, [*scan.consts, *[None] * unknown])
 
     def body(consts: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        found = split.rest([*consts[:n], *carry, *x], consts[n:])
+        found = rest(split, [*consts[:n], *carry, *x], consts[n:])
         return found[:m], found[m:]
 
     return dataclasses.replace(scan, consts=[*scan.consts, *values], body=body), split.moved, split.over_budget
