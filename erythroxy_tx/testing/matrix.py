@@ -54,6 +54,7 @@ def _sum_dtype(h: Any) -> Any:
     return jnp.promote_types(h.dtype, jnp.uint8)  # its own, of bools a number
 
 
+_DERIVED: Any = {"dtypes": ("float32",), "ways": ("jit", "vmap", "grad", "jvp")}
 _OUT = {"moved": "rows", "scaled": "rows", "sums": "sum"}
 
 
@@ -66,7 +67,7 @@ class Row:
     - `keywords`: likewise for `w` by keyword; by default `decorate`.
     - `refused`: the ways in which it cannot be called, with the error or the warning that says so.
     - `note`: what tells this row from others of the same transform.
-    - `fn`, `dtypes`: the function that it is put on, and for which numbers.
+    - `fn`, `dtypes`, `ways`: the function that it is put on, for which numbers, and how it is called.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Row:
     note: str = ""
     fn: Fn = scaled
     dtypes: tuple[str, ...] = DTYPES
+    ways: tuple[str, ...] = tuple(WAYS)
 
     def __str__(self) -> str:
         return self.name + f" {self.note}" * bool(self.note)
@@ -128,7 +130,7 @@ ROWS = (
         refused=dict.fromkeys(_IN_A_TRACE, UserWarning),
     ),
     *(
-        Row(transform.__name__, transform, note=f"on {name}", fn=fn, dtypes=("float32",))
+        Row(transform.__name__, transform, note=f"on {name}", fn=fn, **_DERIVED)
         for transform in (checkpointed_scan, bf16_carry_scan, hoist_invariants)
         for name, fn in RECURRENCES.items()
     ),
@@ -150,7 +152,7 @@ def cases(rows: tuple[Row, ...] = ROWS) -> list[Any]:
     return [
         pytest.param(row, way, dtype, id=f"{row}-{way}-{dtype}")
         for row in rows
-        for way in WAYS
+        for way in row.ways
         for dtype in row.dtypes
         if way not in ("grad", "jvp") or jnp.issubdtype(jnp.dtype(dtype), jnp.inexact)
     ]

@@ -4,6 +4,7 @@
 |---|---|---|
 | all samples are kept for a mean of them | numpyro issues 1636, 1503, blackjax 529, 486, brax 123 | `explain` |
 | a buffer in a carry is copied in each step | jax issues 17845, 17640, 10197, turbozero 8 | `explain` |
+| work that is the same in all steps is done in each | jax 28748, 1664, 36799 | `hoist_invariants` |
 """
 
 from collections.abc import Callable
@@ -130,3 +131,57 @@ def test_a_barrier_leaves_the_values_and_takes_the_copies() -> None:
         assert np.array_equal(a, b)
     temp = looped(with_barrier).lower(*STRUCTS).compile().memory_analysis().temp_size_in_bytes
     assert (temp < 1000) == BARRIER_HELPS
+
+
+# ---------------------------------------------------------------------- case 37, what XLA hoists, and what not
+
+
+STEPS, WIDE = 20, 8
+M = jnp.eye(WIDE) + jnp.asarray(np.random.default_rng(0).random((WIDE, WIDE)), jnp.float32) / WIDE
+ROWS = jnp.ones((STEPS, WIDE))
+
+
+def spectrum(m: Any) -> Any:
+    return jnp.linalg.eigh(m + m.T)[1]
+
+
+def in_every_step(m: Any, xs: Any) -> Any:
+    return jax.lax.scan(lambda c, x: (c * 0.5 + spectrum(m) @ x, None), jnp.zeros(WIDE), xs)[0].sum()
+
+
+def in_a_branch(m: Any, xs: Any) -> Any:
+    def step(c, x):
+        return c * 0.5 + jax.lax.cond(x[0] > 0, lambda: spectrum(m), lambda: m) @ x, None
+
+    return jax.lax.scan(step, jnp.zeros(WIDE), xs)[0].sum()
+
+
+def rematerialised(m: Any, xs: Any) -> Any:
+    step = jax.checkpoint(lambda c, x: (jnp.tanh(c * 0.5 + spectrum(m) @ x), None))
+    return jax.grad(lambda xs: jax.lax.scan(step, jnp.zeros(WIDE), xs)[0].sum())(xs).sum()
+
+
+def where_it_runs(f: Any) -> set[str]:
+    """In which computations of the compiled program the factorisation is called: the entry, or a loop or branch."""
+    found, computation = set(), ""
+    for line in jax.jit(f).lower(M, ROWS).compile().as_text().splitlines():
+        if line and not line[0].isspace() and "{" in line:
+            computation = line.split()[0]
+        if "lapack_ssyevd" in line:
+            found.add("outside" if computation == "ENTRY" else "in the loop")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("f", "by_xla", "how"),
+    [
+        (in_every_step, "outside", {}),
+        (in_a_branch, "in the loop", {"branches": True}),
+        (rematerialised, "in the loop", {}),
+    ],
+)
+def test_37_work_that_is_the_same_in_all_steps(f: Any, by_xla: str, how: dict) -> None:
+    hoisted = tx.hoist_invariants(f, **how)
+    assert by_xla in where_it_runs(f)
+    assert where_it_runs(hoisted) == {"outside"}
+    np.testing.assert_allclose(hoisted(M, ROWS), jax.jit(f)(M, ROWS), rtol=1e-5)
