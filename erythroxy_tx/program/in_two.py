@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from erythroxy_tx import _compat
+from erythroxy_tx.program.loop import put
 from erythroxy_tx.program.split import Leaves
 from erythroxy_tx.program.split import Split
 
@@ -64,7 +66,7 @@ def _first_inside(inside: list[Split | None], eqn: Any, ins: Leaves) -> Leaves:
         return [value for split in inside if split is not None for value in first(split, ins)]
     index, *operands = ins
     if index is None:
-        return [value for split in inside if split is not None for value in first(split, operands)]
+        return [value for split in inside if split is not None for value in _of_branch(split, operands)]
     known = [x for x in operands if x is not None]
 
     def branch(at: int) -> Callable[..., Leaves]:
@@ -81,6 +83,36 @@ def _first_inside(inside: list[Split | None], eqn: Any, ins: Leaves) -> Leaves:
         return run
 
     return list(lax.switch(index, [branch(at) for at in range(len(inside))], *known))
+
+
+def _of_branch(split: Split, operands: Leaves) -> Leaves:
+    """The values of a branch that may not run. If no step takes it, its cotangents are zero, and stay so: it may hold the
+    logarithm of a zero, whose derivative is infinite.
+    """
+    floats = [i for i, x in enumerate(operands) if x is not None and jnp.issubdtype(x.dtype, jnp.inexact)]
+    others = [None if i in floats else x for i, x in enumerate(operands)]
+
+    def values(floats_: Leaves, others: Leaves) -> Leaves:
+        return first(split, put(others, floats, floats_))
+
+    @jax.custom_vjp
+    def guarded(floats_: Leaves, others: Leaves) -> Leaves:
+        return values(floats_, others)
+
+    def forward(floats_: Leaves, others: Leaves) -> tuple[Leaves, Any]:
+        found, pull = jax.vjp(lambda floats_: values(floats_, others), floats_)
+        return found, (pull, floats_, others)
+
+    def backward(kept: Any, cotangents: Leaves) -> tuple[Leaves, Leaves]:
+        pull, floats_, others = kept
+        smooth = [c for c in cotangents if c.dtype != jax.dtypes.float0]
+        is_taken = jnp.any(jnp.array([(c != 0).any() for c in smooth]))
+        found = lax.cond(is_taken, lambda: pull(cotangents)[0], lambda: list(map(jnp.zeros_like, floats_)))
+        still = [None if x is None else np.zeros(x.shape, jax.dtypes.float0) for x in others]
+        return found, still
+
+    guarded.defvjp(forward, backward)
+    return guarded([operands[i] for i in floats], others)
 
 
 def _rest_inside(inside: list[Split | None], eqn: Any, ins: Leaves, given: Iterator[Any]) -> Leaves:

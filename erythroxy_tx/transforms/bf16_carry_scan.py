@@ -36,14 +36,16 @@ def bf16_carry_scan(
 ) -> Any:
     """Keep the f32 carries of every scan of a function in bf16 for its gradient, except for those that add up.
 
-    `bf16_carry_scan(f)(x) = f(x)`, bit for bit; its gradients are taken at carries that are rounded to bf16, by f32
-    cotangents. The tape holds two bytes a number and step in place of all residuals of the step: each step is run again
-    on the way back, which is most of what is saved. `tx.checkpointed_scan` saves more and is exact, but takes more
-    time; around one function they act together.
+    `bf16_carry_scan(f)(x) = f(x)`, by the same operations; its gradients are taken at carries that are rounded to bf16,
+    by f32 cotangents, and are close to 2 % where the steps do not amplify that: `tx.testing.prove` looks for an input
+    of yours where they do. The tape holds two bytes a number and step in place of all residuals of the step: each step
+    is run again on the way back, which is most of what is saved. `tx.checkpointed_scan` saves more and is exact, but
+    takes more time; around one function they act together.
 
     A carry that is added to at each step (a running sum, a count, moments, weights under small updates) stays f32, as
-    336 additions in bf16 may be off by half of the sum and more. They are found by dataflow, through `jit`, `cond`,
-    inner scans, selects and products with a number: `tx.explain` shows what becomes of each carry, and why.
+    336 additions in bf16 may be off by half of the sum and more; and so does one that is compared with others, as is a
+    price by its difference to the next. They are found by dataflow, through `jit`, `cond`, inner scans, selects and
+    products with a number: `tx.explain` shows what becomes of each carry, and why.
 
     It reaches the scans that `tx.checkpointed_scan` does. Second derivatives work, except on CPUs with jax before 0.11,
     where they are refused.
@@ -51,11 +53,12 @@ def bf16_carry_scan(
     **Arguments:**
 
     - `fn`: the function.
-    - `keep`: which carries stay f32. `"auto"`: those that add up. Or names as the body of the scan has them, `"total"`
-        or `"state['pnl']"` (a name stands for all that is in it): those, and no others. Or a function of a name and a
-        `jax.ShapeDtypeStruct` that says whether a carry stays.
+    - `keep`: which carries stay f32. `"auto"`: those that add up or are compared. Or names as the body of the scan has
+        them, `"total"` or `"state['pnl']"` (a name stands for all that is in it): those, and no others. Or a function
+        of a name and a `jax.ShapeDtypeStruct` that says whether a carry stays.
     - `round`: where the others are rounded. `"tape"`: for the gradient alone. `"carry"`: between the steps too, which
-        are f32 inside; values are then those of a model whose state is bf16.
+        are f32 inside; values are then those of a model whose state is bf16. A carry that builds up by products stays
+        f32 as well.
     - `static_argnames`: as in `jax.jit`.
 
     **Returns:** the decorated function.
@@ -133,8 +136,8 @@ class Bf16CarryScan(Looped):
             if not any(_is_in(name, each) for name in names):
                 raise ValueError(
                     f"tx.bf16_carry_scan got keep={each!r}, which no scan of {name_of(self)} carries. Expected of "
-                    f"{', '.join(map(repr, names)) or 'no names: it has no scan within reach'}. Fix: write it as the "
-                    "body of the scan names its carry."
+                    f"{', '.join(map(repr, names)) or 'none, as it has no scan within reach'}. Fix: a name as the body "
+                    "of the scan has it, or keep='auto'."
                 )
 
     def _promise(self, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -42,7 +42,8 @@ def hoist_invariants(
     - `budget`: how many bytes of values may be kept for a scan, an int or `"1GiB"`. By default what a step would have
         had in memory anyway; with a budget also what is larger than all that it is computed from, such as
         `exp(-abs(x[:, None] - x))`, which the compiler would not have written down.
-    - `branches`: whether to compute once what is in a branch that may not run.
+    - `branches`: whether to compute once what is in a branch that may not run. It then runs once in any case, and its
+        gradient, in reverse mode alone, is that of the steps that take it.
     - `static_argnames`: as in `jax.jit`.
 
     **Returns:** the decorated function.

@@ -291,5 +291,5 @@ def _check_names(fn: Callable[..., Any], argnames: tuple[str, ...]) -> None:
         if name in free or (name not in parameters and not free):
             raise ValueError(
                 f"tx.precompute got {name!r}, which is no parameter of {name_of(fn)}{signature}. Expected one of "
-                f"{', '.join(parameters)}."
+                f"{', '.join(name for name in parameters if name not in free)}{', or a keyword' * bool(free)}."
             )

@@ -180,6 +180,30 @@ def test_what_is_asked_for_moves_too() -> None:
         tx.hoist_invariants(both, budget="much")
 
 
+def test_a_branch_that_no_step_takes_has_no_gradient() -> None:
+    def f(w: Any, on: Any, table: Any) -> Any:
+        def step(h, x):
+            return lax.cond(x > 0, lambda: h + (jnp.log(w) * jnp.sort(table)).sum(), lambda: h * 0.5), None
+
+        return lax.scan(step, 1.0, on)[0]
+
+    g = tx.hoist_invariants(f, branches=True)
+    w, table = jnp.array([0.0, 1.0, 2.0]), jnp.array([3, 1, 2])
+    assert moved(g, w, jnp.ones(4), table)
+    for on in (-jnp.ones(4), jnp.ones(4), jnp.array([1.0, -1.0])):
+        expected, found = (jax.jit(jax.grad(fn))(w, on, table) for fn in (f, g))
+        np.testing.assert_allclose(expected, found, rtol=1e-6)
+        np.testing.assert_array_equal(jax.jit(f)(w, on, table), g(w, on, table))
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda w: g(w, jnp.ones(4), table), (w,), (w,))
+
+
+@pytest.mark.parametrize("around", [tx.hoist_invariants, tx.checkpointed_scan, tx.bf16_carry_scan])
+def test_once_around_one_function(around: Callable) -> None:
+    with pytest.raises(tx.TransformOrderError, match="which it is around already"):
+        around(tx.checkpointed_scan(around(tx.hoist_invariants(MOVES["a product"][0]))))
+
+
 def test_a_branch_that_is_not_taken_is_not_computed() -> None:
     def f(flag: Any, w: Any, h: Any) -> Any:
         body = lambda h, _: (lax.cond(flag, lambda: h @ jnp.linalg.inv(w), lambda: h * 0.5), None)  # noqa: E731

@@ -23,6 +23,7 @@ from erythroxy_tx.core.static import split
 from erythroxy_tx.core.static import undeclare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program.exact import exact_results
 from erythroxy_tx.program.scans.half import Half
 from erythroxy_tx.program.scans.invariants import hoisted
@@ -117,6 +118,19 @@ class Looped(Transform):
     static_argnames: tuple[str, ...] = eqx.field(static=True, kw_only=True, default=())
 
     compiles = traceable = True
+
+    @classmethod
+    def around(cls, fn: Callable[..., Any], /, **parameters: Any) -> "Looped":
+        """Wrap a callable, once: of two of them, which act on each scan together, one would be lost."""
+        inner = fn
+        while isinstance(inner, Looped):
+            if type(inner) is cls:
+                raise TransformOrderError(
+                    f"{cls.name} got {name_of(fn)}, which it is around already. Expected it once, as it acts on each "
+                    "scan together with what is right inside of it. Fix: one of them, with the parameters of both."
+                )
+            inner = inner.fn
+        return super().around(fn, **parameters)  # type: ignore[return-value]
 
     @abstractmethod
     def _decide(self, loop: Loop) -> None:
