@@ -86,8 +86,8 @@ def _first_inside(inside: list[Split | None], eqn: Any, ins: Leaves) -> Leaves:
 
 
 def _of_branch(split: Split, operands: Leaves) -> Leaves:
-    """The values of a branch that may not run. If no step takes it, its cotangents are zero, and stay so: it may hold the
-    logarithm of a zero, whose derivative is infinite.
+    """The values of a branch that may not run. If no step takes it, its cotangents are zero, and stay so: it may hold
+    the logarithm of a zero, whose derivative is infinite.
     """
     floats = [i for i, x in enumerate(operands) if x is not None and jnp.issubdtype(x.dtype, jnp.inexact)]
     others = [None if i in floats else x for i, x in enumerate(operands)]
