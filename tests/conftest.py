@@ -3,9 +3,12 @@
 Not here: anything about a single transform.
 """
 
+import gc
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 _TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
@@ -20,7 +23,24 @@ import jax
 import numpy as np
 import pytest
 
+import erythroxy_tx as tx
+
 hypothesis.settings.load_profile("erythroxy_fast")  # unless --erythroxy-profile says otherwise
+
+
+_MAPS = Path("/proc/self/maps")
+_ENOUGH = 20_000  # memory maps; Linux gives a process 65 530, of which each compiled program takes some
+_TESTS = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def few_programs() -> Iterator[None]:
+    """Forget compiled programs before their process has no memory maps left, which is a crash in LLVM."""
+    yield
+    if next(_TESTS) % 10 == 0 and _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _ENOUGH:
+        tx.clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

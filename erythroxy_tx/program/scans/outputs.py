@@ -109,11 +109,11 @@ def _reduced(flow: Flow, scan: Looked, i: int) -> str | None:
 
 
 def _readers(flow: Flow, node: Node) -> Iterator[Node]:
-    """What uses a value, through changes of its dtype; the value itself where it can be seen from outside."""
+    """What uses a value, through what changes no number; the value itself where it can be seen from outside."""
     if node in flow.shown:
         yield node
     for user in flow.users.get(node, ()):
-        if user.op == "convert_element_type":
+        if user.op in ("convert_element_type", "batch_first"):
             yield from _readers(flow, user)
         else:
             yield user
