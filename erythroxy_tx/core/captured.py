@@ -4,6 +4,7 @@ Not here: captured device arrays, which are on the device already.
 
 import inspect
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ import jax
 import numpy as np
 
 from erythroxy_tx import _compat
+from erythroxy_tx.core.freeze import Freeze
+from erythroxy_tx.core.signature import shape_of
+from erythroxy_tx.errors import StaleArrayError
 
 
 def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
@@ -22,6 +26,17 @@ def captured_arrays(closed: Any, fn: Callable[..., Any]) -> Iterator[tuple[str, 
             array = np.asarray(constant)
             found = next(((n, v) for n, v in _captures(fn, set()) if _is_same(v, array)), ("an array", None))
             yield found[0], array, found[1]
+
+
+def check_captured(label: str, holds: Iterable[tuple[str, Freeze]]) -> None:
+    """Refuse to serve a program of which an array that it captures has changed since it was compiled in."""
+    for name, hold in holds:
+        array = hold.ref()
+        if array is not None and (fault := hold.fault(array)) is not None:
+            raise StaleArrayError(
+                f"{label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. "
+                "Expected an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles anew."
+            )
 
 
 def _is_same(value: Any, constant: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from erythroxy_tx.core.captured import check_captured
 from erythroxy_tx.core.freeze import Freeze
 from erythroxy_tx.core.freeze import freeze
 from erythroxy_tx.core.freeze import prove
@@ -101,13 +102,7 @@ class Residency:
 
     def check_captured(self) -> None:
         """Refuse to serve a program whose captured arrays have changed."""
-        for name, hold in self.captured.items():
-            array = hold.ref()
-            if array is not None and (fault := hold.fault(array)) is not None:
-                raise StaleArrayError(
-                    f"{self.label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. "
-                    "Expected an array that stays as it is. Fix: pass it as an argument; tx.clear() compiles anew."
-                )
+        check_captured(self.label, self.captured.items())
 
     def evict(self, arrays: Sequence[np.ndarray]) -> None:
         """Drop the copies of these arrays, or of all. An array is writable again when no function holds it."""

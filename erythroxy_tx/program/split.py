@@ -62,8 +62,7 @@ class Split:
         self.closed, self.terms = closed, terms
         self.eqns = closed.jaxpr.eqns
         self._known = {v for v, is_known in zip(closed.jaxpr.invars, known, strict=True) if is_known}
-        self._given = self._known | set(closed.jaxpr.constvars)
-        self._known |= self._given
+        self._known |= set(closed.jaxpr.constvars)
         self._makers: dict[Any, int] = {}
         self.inside: dict[int, list[Split | None]] = {}
         for place, eqn in enumerate(self.eqns):

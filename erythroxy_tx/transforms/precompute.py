@@ -9,14 +9,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
-import numpy as np
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.callables import is_leaf
 from erythroxy_tx.core.callables import opened
 from erythroxy_tx.core.captured import captured_arrays
+from erythroxy_tx.core.captured import check_captured
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
+from erythroxy_tx.core.freeze import Freeze
 from erythroxy_tx.core.freeze import freeze
 from erythroxy_tx.core.kept import Kept
 from erythroxy_tx.core.signature import is_traced
@@ -35,7 +36,6 @@ from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.transform import with_innermost
 from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.core.units import parse_bytes
-from erythroxy_tx.errors import StaleArrayError
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program import in_two
 from erythroxy_tx.program.exact import exact_results
@@ -133,7 +133,7 @@ class Precompute(Transform):
                         "differentiated or batched. Expected an array. Fix: do not name it, or take the derivative "
                         "with respect to the others."
                     )
-            cut.check_captured(self._label)
+            check_captured(self._label, cut.captured)
             values, placed = kept.of(cut.form, known, cut.first)
             there = iter(placed)
             leaves = [next(there) if is_known else leaf for leaf, is_known in zip(leaves, cut.known, strict=True)]
@@ -198,7 +198,8 @@ class Precompute(Transform):
             )
         terms = Terms(self.budget, grows=True, own_rules=True)
         away = [gives and not is_known for gives, is_known in zip(_compat.donated(closed), known, strict=True)]
-        captured = [(name, array) for name, _, array in captured_arrays(closed, unwrapped(self)) if array is not None]
+        found = [(name, array) for name, _, array in captured_arrays(closed, unwrapped(self)) if array is not None]
+        captured = [(name, freeze([array])[0]) for name, array in found]
         return Cut(
             Split(closed, known, terms),
             known,
@@ -242,11 +243,11 @@ class Cut:
         away: list[bool],
         structs: Leaves,
         structure: Any,
-        captured: list[tuple[str, np.ndarray]],
+        captured: list[tuple[str, Freeze]],
         name: str,
     ) -> None:
         self.moved, self.over_budget = cut.moved, cut.over_budget
-        self._captured = list(zip(captured, freeze(array for _, array in captured), strict=True))
+        self.captured = captured
         self.known, self.structure = known, structure
         self.exact = exact_results(cut.closed)  # of each result, whether no rounding can differ
 
@@ -263,15 +264,6 @@ class Cut:
         closed = jax.make_jaxpr(first)(self.of_known(structs))
         self._consts = list(_compat.all_constants(closed))  # which live as long as their identities are compared
         self.form = str(closed.jaxpr), tuple(map(id, self._consts)), _compat.context_key()
-
-    def check_captured(self, label: str) -> None:
-        """Refuse where an array that the function captures has changed since it was compiled in."""
-        for (name, array), hold in self._captured:
-            if (fault := hold.fault(array)) is not None:
-                raise StaleArrayError(
-                    f"{label} captures {name}: {shape_of(array)}, which {fault} after it was compiled in. Expected an "
-                    "array that stays as it is. Fix: pass it as an argument; tx.clear() compiles anew."
-                )
 
     def of_known(self, leaves: Leaves) -> Leaves:
         """The leaves that the first part takes."""
