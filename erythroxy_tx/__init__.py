@@ -7,6 +7,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 | compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
 | stop at a silent compile, and see them all | `no_recompile`, `compiles` |
+| stop at a read of the device, and see them all | `no_host_sync`, `host_syncs` |
 | differentiate a scan from a small tape | `checkpointed_scan`, `bf16_carry_scan` |
 | compute once what does not change | `hoist_invariants`, `precompute` |
 | keep the starts of windows, not the windows | `windows` |
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     from erythroxy_tx.errors import RelocationError as RelocationError
     from erythroxy_tx.errors import RetraceError as RetraceError
     from erythroxy_tx.errors import RowMixingError as RowMixingError
+    from erythroxy_tx.errors import RunSpecError as RunSpecError
     from erythroxy_tx.errors import StaleArrayError as StaleArrayError
+    from erythroxy_tx.errors import StallError as StallError
     from erythroxy_tx.errors import StaticArgumentError as StaticArgumentError
     from erythroxy_tx.errors import ThreadError as ThreadError
     from erythroxy_tx.errors import TransformOrderError as TransformOrderError
     from erythroxy_tx.explanation import explain as explain
+    from erythroxy_tx.guards.syncs import host_syncs as host_syncs
     from erythroxy_tx.measurement.timing import measure as measure
     from erythroxy_tx.runtime.windows import windows as windows
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan as checkpointed_scan
     from erythroxy_tx.transforms.chunked import chunked as chunked
     from erythroxy_tx.transforms.hoist_invariants import hoist_invariants as hoist_invariants
+    from erythroxy_tx.transforms.no_host_sync import no_host_sync as no_host_sync
     from erythroxy_tx.transforms.no_recompile import no_recompile as no_recompile
     from erythroxy_tx.transforms.pad_static import pad_static as pad_static
     from erythroxy_tx.transforms.precompute import precompute as precompute
@@ -71,6 +76,8 @@ _HOME = {
     "precompute": "transforms.precompute",
     "windows": "runtime.windows",
     "no_recompile": "transforms.no_recompile",
+    "no_host_sync": "transforms.no_host_sync",
+    "host_syncs": "guards.syncs",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
     "compiles": "compiling.recorder",
@@ -92,7 +99,9 @@ _HOME = {
     "RelocationError": "errors",
     "RetraceError": "errors",
     "RowMixingError": "errors",
+    "RunSpecError": "errors",
     "StaleArrayError": "errors",
+    "StallError": "errors",
     "StaticArgumentError": "errors",
     "ThreadError": "errors",
     "TransformOrderError": "errors",

@@ -59,7 +59,14 @@ class BudgetError(ErythroxyError, MemoryError):
 
 
 class HostSyncError(ErythroxyError, RuntimeError):
-    """A device array was read on the host where that was forbidden."""
+    """A device array was read on the host where that was forbidden.
+
+    `kind` says how (`"float"`, `"np.asarray"`), `line` where, `nbytes` how many bytes it would have read.
+    """
+
+    kind: str = ""
+    line: str = ""
+    nbytes: int = 0
 
 
 class DiskIOError(ErythroxyError, RuntimeError):
@@ -70,8 +77,21 @@ class ThreadError(ErythroxyError, RuntimeError):
     """JAX was used in a thread that must not use it."""
 
 
+class StallError(ErythroxyError, TimeoutError):
+    """Nothing arrived within the time that was given."""
+
+
 class StaleArrayError(ErythroxyError, RuntimeError):
     """A host array changed after it was copied to the device."""
+
+
+class RunSpecError(ErythroxyError, ValueError):
+    """A run was started again with other parameters than it has, or its file cannot be relied on.
+
+    `changes` holds each difference, with `path`, `before`, `after` and `kind`.
+    """
+
+    changes: tuple = ()
 
 
 class TransformOrderError(ErythroxyError, TypeError):

@@ -19,19 +19,20 @@ FOLDERS = ("erythroxy_tx", "tests", "docs", "examples", "benchmarks", ".ci")
 CORE = {"errors", "_compat", "core"}
 PROGRAM = CORE | {"program"}
 COMPILING = CORE | {"compiling"}
-TOP = PROGRAM | COMPILING | {"transforms", "audit", "explanation", "host", "measurement", "runtime"}
+TOP = PROGRAM | COMPILING | {"transforms", "audit", "explanation", "guards", "host", "measurement", "runtime"}
 MAY_IMPORT = {
     "errors": set(),
     "_compat": {"errors", "_compat"},
     "core": CORE,
     "program": PROGRAM,
     "compiling": COMPILING,
-    "transforms": PROGRAM | COMPILING | {"host"},
+    "guards": CORE | {"guards", "host"},
+    "transforms": PROGRAM | COMPILING | {"guards", "host"},
     "audit": PROGRAM | {"audit"},
     "explanation": PROGRAM | {"explanation"},
     "host": {"errors", "host"},
     "measurement": CORE | {"host", "measurement"},
-    "runtime": CORE | {"host", "runtime"},
+    "runtime": CORE | {"guards", "host", "runtime"},
     "testing": TOP | {"testing", "erythroxy_tx"},
     "cli": TOP | {"cli", "erythroxy_tx"},
     "__main__": {"cli"},

@@ -38,6 +38,13 @@ from erythroxy_tx._compat.dimensions import deciding as deciding
 from erythroxy_tx._compat.dimensions import dim_at as dim_at
 from erythroxy_tx._compat.dimensions import is_symbolic as is_symbolic
 from erythroxy_tx._compat.dimensions import names_in as names_in
+from erythroxy_tx._compat.reads import READERS as READERS
+from erythroxy_tx._compat.reads import check_stand_in as check_stand_in
+from erythroxy_tx._compat.reads import stand_in_reads as stand_in_reads
+from erythroxy_tx._compat.reads import was_read as was_read
+from erythroxy_tx._compat.threads import Forbidding as Forbidding
+from erythroxy_tx._compat.threads import refused_by_settings as refused_by_settings
+from erythroxy_tx._compat.threads import without_jax as without_jax
 
 # Lines of ours are nobody's. 0.10.2, 0.12.0.
 _source_info_util.register_exclusion(str(pathlib.Path(__file__).parent.parent))

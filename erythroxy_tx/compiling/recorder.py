@@ -7,7 +7,7 @@ from typing import Self
 from erythroxy_tx.compiling import events
 from erythroxy_tx.compiling.events import Event
 from erythroxy_tx.compiling.scope import around
-from erythroxy_tx.compiling.scope import own_work
+from erythroxy_tx.compiling.scope import warm_up
 
 _LONGEST = 40  # characters of a name in the table
 
@@ -46,7 +46,7 @@ class Compiles:
         """A warm-up: what compiles inside is expected, is not counted, and no `no_recompile` around it minds."""
         self._warming += 1
         try:
-            with own_work():
+            with warm_up():
                 yield
         finally:
             self._warming -= 1

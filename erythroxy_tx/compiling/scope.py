@@ -20,6 +20,7 @@ from typing import NamedTuple
 from erythroxy_tx import _compat
 from erythroxy_tx.core.call_site import frames
 from erythroxy_tx.core.call_site import variables
+from erythroxy_tx.core.own_work import is_own_work
 from erythroxy_tx.errors import RetraceError
 
 
@@ -78,30 +79,30 @@ CALLS: set[types.CodeType] = set()  # of the functions that guard a call, whose 
 STOPPED: dict[int, RetraceError] = {}  # by the key of a scope: what was stopped inside, in a thread or a callback
 _OPEN: list[Scope] = []  # the blocks of all threads
 _BLOCKS: contextvars.ContextVar[tuple[Scope, ...]] = contextvars.ContextVar("blocks", default=())
-_OWN_WORK: contextvars.ContextVar[int] = contextvars.ContextVar("own work", default=0)
+_WARMING: contextvars.ContextVar[int] = contextvars.ContextVar("warming", default=0)
 _LENT: contextvars.ContextVar[tuple[Scope, ...]] = contextvars.ContextVar("lent", default=())  # by another thread
 _STARTED_IN: "weakref.WeakKeyDictionary[threading.Thread, tuple[Scope, ...]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def own_work() -> Iterator[None]:
-    """Compile without being watched: for a check of the library's own, or a warm-up that is due."""
-    _OWN_WORK.set(_OWN_WORK.get() + 1)
+def warm_up() -> Iterator[None]:
+    """Compile without being watched, for a warm-up that is due."""
+    _WARMING.set(_WARMING.get() + 1)
     try:
         yield
     finally:
-        _OWN_WORK.set(max(0, _OWN_WORK.get() - 1))
+        _WARMING.set(max(0, _WARMING.get() - 1))
 
 
-def is_own_work() -> bool:
-    """Whether what runs now is not watched."""
-    return _OWN_WORK.get() > 0
+def is_unwatched() -> bool:
+    """Whether what compiles now is a warm-up, or for work of the library's own."""
+    return _WARMING.get() > 0 or is_own_work()
 
 
 @contextlib.contextmanager
 def warming(warm: set[Any], key: Any) -> Iterator[None]:
     """Compile for a further one of several programs, each of which warms up once: the first is watched as any."""
-    with own_work() if warm and key not in warm else contextlib.nullcontext():
+    with warm_up() if warm and key not in warm else contextlib.nullcontext():
         yield
     warm.add(key)
 
@@ -141,7 +142,7 @@ def around() -> tuple[list[Scope], bool]:
     """The scopes around what runs now, calls before blocks and the innermost first, none in work of the library's own;
     and whether an error that is raised now reaches them by itself.
     """
-    if is_own_work():
+    if is_unwatched():
         return [], True
     is_open = {id(scope) for scope in _OPEN}
     here = [*_calls(sys._getframe()), *(scope for scope in _BLOCKS.get() if id(scope) in is_open)]

@@ -3,8 +3,10 @@ caller's stack holds. Not here: what is concluded from them.
 """
 
 import dis
+import functools
 import inspect
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,7 @@ from erythroxy_tx.core.transform import Transform
 
 _PACKAGE = __name__.partition(".")[0]
 _LIBRARIES = {_PACKAGE, "jax", "jaxlib", "equinox", "numpy", "contextlib", "functools", "threading"}
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def frames() -> Iterator[types.FrameType]:
@@ -23,13 +26,37 @@ def frames() -> Iterator[types.FrameType]:
         frame = frame.f_back
 
 
-def user_line() -> str:
-    """The line that is running of code which is no library's, as `train.py:12 (fit)`."""
+@functools.cache
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def is_library(frame: types.FrameType) -> bool:
+    """Whether a frame is one of this library's, of JAX's, or of what both are built on."""
+    return _is_library(frame.f_globals.get("__name__", ""))
+
+
+def user_frame() -> types.FrameType | None:
+    """The innermost frame of code that the user wrote: no library's, and rather none that is installed."""
+    installed = None
     for frame in frames():
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
-            code = frame.f_code
-            return f"{code.co_filename}:{frame.f_lineno} ({getattr(code, 'co_qualname', code.co_name)})"
-    return "in a host callback"
+        if not is_library(frame):
+            if not frame.f_code.co_filename.startswith(_INSTALLED):
+                return frame
+            installed = installed or frame
+    return installed
+
+
+def line_of(frame: types.FrameType) -> str:
+    """The line that is running in a frame, as `train.py:12 (fit)`."""
+    code = frame.f_code
+    return f"{code.co_filename}:{frame.f_lineno} ({getattr(code, 'co_qualname', code.co_name)})"
+
+
+def user_line() -> str:
+    """The line that is running of code that the user wrote."""
+    frame = user_frame()
+    return "in a host callback" if frame is None else line_of(frame)
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""A test that is marked `no_recompile`: its body runs for the warm-up, and again with nothing allowed to compile."""
+"""Tests that are marked with the name of a guard. Marked `no_recompile`, a body runs for the warm-up, and again with
+nothing allowed to compile; marked with any other, inside of its block.
+"""
 
 import functools
 import inspect
@@ -60,13 +62,10 @@ def repeated(body: Callable[..., Any], name: str, warmup: int, before_each: Call
 
     Where Hypothesis runs the body many times, those are the calls. `before_each` runs before each of them.
     """
-    if inspect.iscoroutinefunction(body):
-        raise TypeError(
-            f"{name} is marked no_recompile and is asynchronous. Fix: with tx.no_recompile(): inside of it."
-        )
+    refuse_asynchronous(body, name, "no_recompile")
     mark = Marked(name, warmup)
-    if (hypothesis := getattr(body, "hypothesis", None)) is not None:
-        return functools.partial(_examples, body, hypothesis, mark)
+    if hasattr(body, "hypothesis"):
+        return around_each(body, mark.once)
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -78,15 +77,41 @@ def repeated(body: Callable[..., Any], name: str, warmup: int, before_each: Call
     return run
 
 
-def _examples(body: Callable[..., Any], hypothesis: Any, mark: Marked, *args: Any, **kwargs: Any) -> Any:
-    inner = hypothesis.inner_test
+def inside(body: Callable[..., Any], name: str, mark: str, block: Callable[[], Any]) -> Callable[..., Any]:
+    """The body of a test that is marked with the name of another guard: each run of it is inside of a block."""
+    refuse_asynchronous(body, name, mark)
 
-    @functools.wraps(inner)
-    def once(*args: Any, **kwargs: Any) -> Any:
-        return mark.once(inner, *args, **kwargs)
+    def once(inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with block():
+            return inner(*args, **kwargs)
 
-    hypothesis.inner_test = once
-    try:
-        return body(*args, **kwargs)
-    finally:
-        hypothesis.inner_test = inner
+    return around_each(body, once)
+
+
+def around_each(body: Callable[..., Any], once: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that runs `once(body, …)`, for each of its examples where Hypothesis makes them."""
+    hypothesis = getattr(body, "hypothesis", None)
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if hypothesis is None:
+            return once(body, *args, **kwargs)
+        inner = hypothesis.inner_test
+
+        @functools.wraps(inner)
+        def example(*args: Any, **kwargs: Any) -> Any:
+            return once(inner, *args, **kwargs)
+
+        hypothesis.inner_test = example
+        try:
+            return body(*args, **kwargs)
+        finally:
+            hypothesis.inner_test = inner
+
+    return run
+
+
+def refuse_asynchronous(body: Callable[..., Any], name: str, mark: str) -> None:
+    """Refuse a test whose body runs after its call returned."""
+    if inspect.iscoroutinefunction(body):
+        raise TypeError(f"{name} is marked {mark} and is asynchronous. Fix: with tx.{mark}(): inside of it.")

@@ -27,6 +27,7 @@ from erythroxy_tx.transforms.bf16_carry_scan import bf16_carry_scan
 from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan
 from erythroxy_tx.transforms.chunked import chunked
 from erythroxy_tx.transforms.hoist_invariants import hoist_invariants
+from erythroxy_tx.transforms.no_host_sync import no_host_sync
 from erythroxy_tx.transforms.no_recompile import no_recompile
 from erythroxy_tx.transforms.pad_static import pad_static
 from erythroxy_tx.transforms.precompute import precompute
@@ -123,6 +124,7 @@ ROWS = (
     Row("hoist_invariants", hoist_invariants),
     Row("precompute", precompute("w"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("no_recompile", no_recompile, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
+    Row("no_host_sync", no_host_sync, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(
         "assert_relocation",

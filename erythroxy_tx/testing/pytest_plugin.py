@@ -1,14 +1,20 @@
-"""The pytest plugin: how hard this run tries to find counterexamples, the mark `no_recompile`, the fixture
-`compiles`, and a table of what compiled. Loads without JAX, and without Hypothesis where no profile is asked for.
+"""The pytest plugin: how hard this run tries to find counterexamples, a mark for each guard, the fixture `compiles`,
+and a table of what compiled. Loads without JAX, and without Hypothesis where no profile is asked for.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 _NAMES = ("fast", "ci", "thorough")
-_MARK = "no_recompile(warmup=1): fail where the body traces or compiles anything after its warm-up"
+_MARKS = {
+    "no_recompile": "(warmup=1): fail where the body traces or compiles anything after its warm-up",
+    "no_host_sync": "(allow=0): fail where the body reads device arrays on the host",
+    "no_disk_io": "(allow=()): fail where the body reads or writes the disk",
+    "host_flat": "(max_growth): fail where the host's memory grows by more while the body runs",
+}
 _HONOURED = pytest.StashKey[bool]()
 _BY_TEST = pytest.StashKey[Any]()  # of this process
 _FOUND = pytest.StashKey[list]()  # of this process and the workers together
@@ -33,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile, after Hypothesis's own plugin loaded one."""
-    config.addinivalue_line("markers", _MARK)
+    for name, does in _MARKS.items():
+        config.addinivalue_line("markers", name + does)
     config.stash[_FOUND] = []
     if (name := config.getoption("--erythroxy-profile")) is not None:
         from erythroxy_tx.testing.registration import load
@@ -47,7 +54,7 @@ def pytest_report_header(config: pytest.Config) -> Any:
     return None if name is None else f"erythroxy_tx: profile {name}"
 
 
-# ---------------------------------------------------------------------- no_recompile
+# ---------------------------------------------------------------------- the guards
 
 
 @pytest.fixture
@@ -61,34 +68,48 @@ def compiles() -> Iterator[Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
-    """Run the body of a test that is marked `no_recompile` as its mark says."""
-    mark = pyfuncitem.get_closest_marker("no_recompile")
-    if mark is None:
+    """Run the body of a test that is marked with a guard as its marks say."""
+    marks = _marks(pyfuncitem)
+    if not marks:
         return (yield)
+    import erythroxy_tx as tx
+    from erythroxy_tx.testing.marked import inside
     from erythroxy_tx.testing.marked import repeated
 
     recorder: Any = pyfuncitem.funcargs.get("compiles")
-    body = pyfuncitem.obj
-    warmup = _warmup(mark)
-    pyfuncitem.obj = repeated(body, pyfuncitem.name, warmup, lambda: recorder.clear() if recorder is not None else None)
+    kept = body = pyfuncitem.obj
+    for name, mark in marks.items():
+        if name != "no_recompile":
+            body = inside(body, pyfuncitem.name, name, functools.partial(getattr(tx, name), *mark.args, **mark.kwargs))
+    if "no_recompile" in marks:
+        warmup = _warmup(marks["no_recompile"])
+        body = repeated(body, pyfuncitem.name, warmup, lambda: recorder.clear() if recorder is not None else None)
+    pyfuncitem.obj = body
     pyfuncitem.stash[_HONOURED] = True
     try:
         return (yield)
     finally:
-        pyfuncitem.obj = body
+        pyfuncitem.obj = kept
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    """Refuse the mark where it would do nothing."""
+    """Refuse a mark where it would do nothing."""
     result = yield
-    if item.get_closest_marker("no_recompile") is not None and not item.stash.get(_HONOURED, False):
+    marks = _marks(item)
+    if marks and not item.stash.get(_HONOURED, False):
+        name = next(iter(marks))
         pytest.fail(
-            f"{item.nodeid} is marked no_recompile, and is no test function of pytest's own (a unittest.TestCase?), so "
-            "that nothing was watched. Fix: with tx.no_recompile(): inside of it.",
+            f"{item.nodeid} is marked {name}, and is no test function of pytest's own (a unittest.TestCase?), so "
+            f"that nothing was watched. Fix: with tx.{name}(): inside of it.",
             pytrace=False,
         )
     return result
+
+
+def _marks(item: pytest.Item) -> dict[str, pytest.Mark]:
+    """The closest mark of each guard."""
+    return {name: mark for name in _MARKS if (mark := item.get_closest_marker(name)) is not None}
 
 
 def _warmup(mark: pytest.Mark) -> int:

@@ -15,9 +15,9 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx import _compat
-from erythroxy_tx.compiling.scope import own_work
 from erythroxy_tx.core.compare import Comparison
 from erythroxy_tx.core.compare import host_array
+from erythroxy_tx.core.own_work import own_work
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.relocation import compare_relocated
 from erythroxy_tx.core.relocation import narrowed

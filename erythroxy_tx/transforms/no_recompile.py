@@ -4,7 +4,6 @@ seen (`compiling/events.py`), and what is said of it (`compiling/reason.py`).
 
 import contextlib
 import functools
-import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +23,13 @@ from erythroxy_tx.compiling.scope import STOPPED
 from erythroxy_tx.compiling.scope import Scope
 from erythroxy_tx.compiling.scope import Watcher
 from erythroxy_tx.compiling.scope import enter
-from erythroxy_tx.compiling.scope import is_own_work
+from erythroxy_tx.compiling.scope import is_unwatched
 from erythroxy_tx.compiling.scope import leave
 from erythroxy_tx.compiling.scope import raise_stopped
 from erythroxy_tx.core import cache
+from erythroxy_tx.core.late import is_late
+from erythroxy_tx.core.late import late
+from erythroxy_tx.core.late import refuse_late
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
@@ -84,20 +86,8 @@ def no_recompile(fn: Callable[..., Any] | None = None, /, *, warmup: int | None 
 
 
 def _around(fn: Callable[..., Any], warmup: int | None) -> "NoRecompile":
-    written = inspect.unwrap(unwrapped(fn)) if callable(unwrapped(fn)) else fn
-    for each in (written, getattr(type(written), "__call__", None)):  # noqa: B004  # that of an object
-        if any(is_late(each) for is_late in (inspect.iscoroutinefunction, inspect.isgeneratorfunction)) or (
-            inspect.isasyncgenfunction(each)
-        ):
-            raise _late(name_of(written))
+    refuse_late(NoRecompile.name, fn)
     return NoRecompile.around(fn, warmup=1 if warmup is None else warmup)  # type: ignore[return-value]
-
-
-def _late(name: str) -> TypeError:
-    return TypeError(
-        f"{NoRecompile.name} got {name}, whose body runs after the call returned. Expected a function. Fix: with "
-        "tx.no_recompile(): around the code that consumes it."
-    )
 
 
 class _Block(Watcher, contextlib.AbstractContextManager):
@@ -203,10 +193,10 @@ class Warmth(Watcher):
         """Count a call that returned, and remember those of the warm-up."""
         if scope.was_armed:
             self.looking = False
-        if scope.was_armed or is_own_work():
+        if scope.was_armed or is_unwatched():
             return
-        if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
-            raise _late(self.title)
+        if is_late(result):
+            raise late(self.title, NoRecompile.name)
         if (seen := looked_at(guarded_call, scope)) is not None:
             events.CALLS.add(scope.fn, seen)
             if self._left == self.warmup:

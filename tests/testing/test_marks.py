@@ -143,3 +143,45 @@ def test_nothing():
     assert counts == {"test_much": "3", "test_little": "1"}  # in the order of their seconds, which vary
     assert "4 compiled, in 2 tests" in printed
     assert "slowest" not in outcome(tmp_path, body, *options)
+
+
+def test_other_guards_are_around_each_run_of_the_body(tmp_path: Path) -> None:
+    body = """
+v = [jax.numpy.float32(i) + 0.5 for i in range(40)]
+r = iter(range(40))
+
+@pytest.mark.no_host_sync
+def test_reads():
+    float(v[next(r)])
+
+@pytest.mark.no_host_sync(allow=1)
+def test_reads_as_many_as_it_may():
+    float(v[next(r)])
+
+@pytest.mark.no_host_sync(allow=1)
+@pytest.mark.no_recompile
+def test_of_two_runs_each_reads_one():
+    runs.append(float(v[next(r)]))
+    f(ones(7))
+
+@pytest.mark.no_host_sync
+@hypothesis.settings(max_examples=3, database=None, derandomize=True)
+@hypothesis.given(st.integers(0, 9))
+def test_examples(n):
+    float(v[next(r)])
+
+@pytest.mark.no_host_sync
+class TestOfAClass:
+    def test_reads(self):
+        float(v[next(r)])
+
+@pytest.mark.no_host_sync
+async def test_late():
+    pass
+"""
+    printed = outcome(tmp_path, body, "-rA")
+    assert "4 failed, 2 passed" in printed
+    assert "tx.no_host_sync" in printed
+    for name in ("test_reads_as_many_as_it_may", "test_of_two_runs_each_reads_one"):
+        assert f"PASSED test_it.py::{name}" in printed
+    assert "is marked no_host_sync and is asynchronous" in printed
