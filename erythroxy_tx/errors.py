@@ -70,7 +70,18 @@ class HostSyncError(ErythroxyError, RuntimeError):
 
 
 class DiskIOError(ErythroxyError, RuntimeError):
-    """The disk was read or written where that was forbidden."""
+    """The disk was read or written where that was forbidden.
+
+    `kind` says which, `"read"` or `"write"`, `path` and `line` where, `nbytes` how many bytes. What was only counted
+    may have no `path`; what was stopped before a write has no `nbytes`. `result`, where a decorated function had
+    returned before this was found, holds what it returned.
+    """
+
+    kind: str = ""
+    path: str = ""
+    line: str = ""
+    nbytes: int = 0
+    result: object = None
 
 
 class ThreadError(ErythroxyError, RuntimeError):

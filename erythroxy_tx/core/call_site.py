@@ -15,7 +15,7 @@ from erythroxy_tx.core.transform import Transform
 
 _PACKAGE = __name__.partition(".")[0]
 _LIBRARIES = {_PACKAGE, "jax", "jaxlib", "equinox", "numpy", "contextlib", "functools", "threading"}
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_INSTALLED = ("<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def frames() -> Iterator[types.FrameType]:

@@ -15,7 +15,10 @@ from erythroxy_tx.core.late import refuse_late
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.errors import DiskIOError
 from erythroxy_tx.errors import TransformOrderError
+
+_NONE = object()
 
 
 class Guard(Transform):
@@ -44,8 +47,14 @@ class Guard(Transform):
         def run(*args: Any, **kwargs: Any) -> Any:
             if current.value is not eager and _compat.inside_staging():
                 raise order(title, guard)
-            with watch(title, **parameters):
-                result = fn(*args, **kwargs)
+            result = _NONE
+            try:
+                with watch(title, **parameters):
+                    result = fn(*args, **kwargs)
+            except DiskIOError as error:
+                if result is not _NONE:  # it was found at the end, and the work is done
+                    error.result = result
+                raise
             if is_late(result):
                 raise late(title, guard)
             return result
