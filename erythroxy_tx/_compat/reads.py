@@ -84,7 +84,7 @@ def _empty_buffer() -> Callable[[], None]:
 def check_stand_in() -> None:
     """Raise where reads cannot be seen in this Python and this JAX, before anybody relies on it."""
     with jax.transfer_guard("allow"):
-        array = jax.block_until_ready(jax.device_put(np.zeros(1)))
+        array = jax.block_until_ready(jax.device_put(np.zeros(())))
         seen: list[str] = []
 
         def hook(_: Any, read: Callable[[], Any]) -> Any:
@@ -94,7 +94,7 @@ def check_stand_in() -> None:
         restore = stand_in_reads(hook)
         try:
             reading = "float"
-            float(array[0])
+            float(array)
             reading = "np.asarray"
             np.asarray(array)
         finally:
@@ -102,7 +102,7 @@ def check_stand_in() -> None:
         missed = {"float", "np.asarray"} - set(seen)
         np.asarray(array)
         before = len(seen)
-        float(array[0])
+        float(array)
         if missed or len(seen) != before or memoryview(array).nbytes != array.nbytes:
             raise RuntimeError(
                 f"tx.no_host_sync cannot watch reads with jax {jax.__version__} on Python {sys.version.split()[0]}: "

@@ -136,7 +136,7 @@ class Residency:
     def _upload(self, arrays: list[np.ndarray], names: list[str]) -> None:
         """Copy host arrays to the device and keep each copy for as long as its array lives."""
         for array, name in zip(arrays, names, strict=True):
-            _check_array(self.label, name, array)
+            check_array(self.label, name, array)
         holds = freeze(arrays)  # before the copy: a change in between is then seen as one
         for array, name, hold in zip(arrays, names, holds, strict=True):
             key = (id(array), self.device, self._is_wide)
@@ -182,7 +182,7 @@ class Residency:
         key = (type(number), repr(number))  # repr tells 0.0 from -0.0, and 1 from True
         if key not in self._scalars:
             if isinstance(number, np.generic):
-                _check_array(self.label, names()[position], np.asarray(number))
+                check_array(self.label, names()[position], np.asarray(number))
             with jax.transfer_guard_host_to_device("allow"):
                 try:
                     self._scalars[key] = jax.device_put(jnp.asarray(number), self.device)
@@ -219,7 +219,7 @@ def _freed(residency: weakref.ref[Residency], key: int, _: weakref.ref) -> None:
         found._drop(key)
 
 
-def _check_array(label: str, name: str, array: np.ndarray) -> None:
+def check_array(label: str, name: str, array: np.ndarray) -> None:
     """Refuse what would change on the way: a mask, an object, an integer that does not fit."""
     is_number = array.dtype == np.bool_ or jnp.issubdtype(array.dtype, np.number)
     if isinstance(array, np.ma.MaskedArray) or not is_number or array.dtype.kind == "m":
