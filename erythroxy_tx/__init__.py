@@ -8,6 +8,11 @@ proved to compute the same thing, or is refused with the line and the fix.
 | keep inputs and results on the device | `vram_resident` |
 | stop at a silent compile, and see them all | `no_recompile`, `compiles` |
 | stop at a read of the device, and see them all | `no_host_sync`, `host_syncs` |
+| stop at the disk, and where the host's memory grows | `no_disk_io`, `host_flat` |
+| have batches ready | `prefetch`, `SegmentPool`, `generate`, `per_step_key` |
+| keep metrics on the device; run something at times | `MetricBuffer`, `every` |
+| see where time goes; keep a run's parameters | `phase`, `RunSpec` |
+| store less; divide safely | `compress`, `safe_divide` |
 | differentiate a scan from a small tape | `checkpointed_scan`, `bf16_carry_scan` |
 | compute once what does not change | `hoist_invariants`, `precompute` |
 | keep the starts of windows, not the windows | `windows` |
@@ -53,12 +58,24 @@ if TYPE_CHECKING:
     from erythroxy_tx.explanation import explain as explain
     from erythroxy_tx.guards.syncs import host_syncs as host_syncs
     from erythroxy_tx.measurement.timing import measure as measure
+    from erythroxy_tx.runtime.compress import compress as compress
+    from erythroxy_tx.runtime.divide import safe_divide as safe_divide
+    from erythroxy_tx.runtime.every import every as every
+    from erythroxy_tx.runtime.generate import generate as generate
+    from erythroxy_tx.runtime.keys import per_step_key as per_step_key
+    from erythroxy_tx.runtime.metrics import MetricBuffer as MetricBuffer
+    from erythroxy_tx.runtime.phase import phase as phase
+    from erythroxy_tx.runtime.prefetch import prefetch as prefetch
+    from erythroxy_tx.runtime.run_spec import RunSpec as RunSpec
+    from erythroxy_tx.runtime.segments import SegmentPool as SegmentPool
     from erythroxy_tx.runtime.windows import windows as windows
     from erythroxy_tx.transforms.assert_relocation import assert_relocation as assert_relocation
     from erythroxy_tx.transforms.bf16_carry_scan import bf16_carry_scan as bf16_carry_scan
     from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan as checkpointed_scan
     from erythroxy_tx.transforms.chunked import chunked as chunked
     from erythroxy_tx.transforms.hoist_invariants import hoist_invariants as hoist_invariants
+    from erythroxy_tx.transforms.host_flat import host_flat as host_flat
+    from erythroxy_tx.transforms.no_disk_io import no_disk_io as no_disk_io
     from erythroxy_tx.transforms.no_host_sync import no_host_sync as no_host_sync
     from erythroxy_tx.transforms.no_recompile import no_recompile as no_recompile
     from erythroxy_tx.transforms.pad_static import pad_static as pad_static
@@ -75,9 +92,21 @@ _HOME = {
     "hoist_invariants": "transforms.hoist_invariants",
     "precompute": "transforms.precompute",
     "windows": "runtime.windows",
+    "prefetch": "runtime.prefetch",
+    "SegmentPool": "runtime.segments",
+    "generate": "runtime.generate",
+    "MetricBuffer": "runtime.metrics",
+    "every": "runtime.every",
+    "phase": "runtime.phase",
+    "RunSpec": "runtime.run_spec",
+    "per_step_key": "runtime.keys",
+    "compress": "runtime.compress",
+    "safe_divide": "runtime.divide",
     "no_recompile": "transforms.no_recompile",
     "no_host_sync": "transforms.no_host_sync",
     "host_syncs": "guards.syncs",
+    "no_disk_io": "transforms.no_disk_io",
+    "host_flat": "transforms.host_flat",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
     "compiles": "compiling.recorder",

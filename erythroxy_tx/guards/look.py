@@ -36,7 +36,10 @@ _KINDS = {
     "tobytes": ".tobytes()",
     "device_get": "device_get",
 }
+_OWN = {"erythroxy_tx.core.padded": "tx.pad_static", "erythroxy_tx.runtime.windows": "tx.windows"}
 _FIXES = {
+    "tx.pad_static": "keep_padded=True, which leaves results with rows on the device",
+    "tx.windows": 'outside="mask", which checks no start on the host',
     "bool": "decide on the device, with jnp.where or jax.lax.cond",
     "mask": "keep the shape: jnp.where(mask, x, 0), or size= of jnp.nonzero",
     "index": "index on the device: jnp.take(table, i)",
@@ -69,7 +72,7 @@ def look() -> tuple[Look, bool] | None:
         return None
     user = user_frame()
     inside = itertools.takewhile(lambda frame: frame is not user, running)
-    called = [frame for frame in inside if is_library(frame) and _package(frame) != "erythroxy_tx"]
+    called = [frame for frame in inside if is_library(frame)]
     goes_on = False
     for frame in called:
         if frame.f_code.co_name == "device_get":
@@ -83,6 +86,10 @@ def look() -> tuple[Look, bool] | None:
 
 def _kind(called: list[types.FrameType], expression: str) -> str:
     """The kind of a read, from the frames of the libraries in which it happens, the innermost first."""
+    for frame in called:
+        if own := _OWN.get(_module(frame)):
+            return own
+    called = [frame for frame in called if _module(frame).partition(".")[0] != "erythroxy_tx"]
     names = [frame.f_code.co_name for frame in called]
     if reader := next(filter(None, map(_reader, called)), None):
         return reader
@@ -95,7 +102,7 @@ def _kind(called: list[types.FrameType], expression: str) -> str:
         return "index"
     if outermost in _KINDS:
         return _KINDS[outermost]
-    if _package(called[-1]) == "numpy":
+    if _module(called[-1]).partition(".")[0] == "numpy":
         return f"np.{outermost}"
     if hasattr(jnp, outermost):
         return f"jnp.{outermost}"
@@ -111,11 +118,11 @@ def _callee(expression: str) -> str:
 
 
 def _reader(frame: types.FrameType) -> str | None:
-    return _compat.READERS.get(frame.f_globals.get("__name__", ""))
+    return _compat.READERS.get(_module(frame))
 
 
-def _package(frame: types.FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def _module(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 @functools.lru_cache(maxsize=4096)

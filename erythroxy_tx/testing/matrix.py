@@ -27,6 +27,8 @@ from erythroxy_tx.transforms.bf16_carry_scan import bf16_carry_scan
 from erythroxy_tx.transforms.checkpointed_scan import checkpointed_scan
 from erythroxy_tx.transforms.chunked import chunked
 from erythroxy_tx.transforms.hoist_invariants import hoist_invariants
+from erythroxy_tx.transforms.host_flat import host_flat
+from erythroxy_tx.transforms.no_disk_io import no_disk_io
 from erythroxy_tx.transforms.no_host_sync import no_host_sync
 from erythroxy_tx.transforms.no_recompile import no_recompile
 from erythroxy_tx.transforms.pad_static import pad_static
@@ -125,6 +127,8 @@ ROWS = (
     Row("precompute", precompute("w"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("no_recompile", no_recompile, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("no_host_sync", no_host_sync, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
+    Row("no_disk_io", no_disk_io, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
+    Row("host_flat", host_flat("1GiB"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(
         "assert_relocation",

@@ -203,6 +203,12 @@ def test_a_check_of_the_librarys_own_is_not_counted() -> None:
     assert f.report().compared == 1
 
 
+def test_a_read_of_this_library_says_how_it_is_spared() -> None:
+    padded = tx.pad_static(8)(lambda x: x * 2)
+    with pytest.raises(tx.HostSyncError, match=r"tx.pad_static of f32\[8\](.|\n)*keep_padded=True"), tx.no_host_sync():
+        padded(np.ones(5, np.float32))
+
+
 def test_shards_of_one_array_are_read_together() -> None:
     mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
     x = jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, PartitionSpec("d")))
