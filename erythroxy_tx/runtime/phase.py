@@ -1,5 +1,5 @@
 """`phase`: a named stretch of a run, as a block or around a function, inside of others. Not here: what is kept of it
-(`phase_record.py`).
+(`phases/record.py`).
 """
 
 import contextvars
@@ -15,7 +15,7 @@ from erythroxy_tx.core.late import refuse_late
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.guards.guard import order
-from erythroxy_tx.runtime.phase_record import Phase
+from erythroxy_tx.runtime.phases.record import Phase
 
 
 def phase(name: str, *, clock: Callable[[], float] = time.perf_counter) -> "Block":

@@ -1,5 +1,5 @@
 """`RunSpec`: the parameters of a run, kept beside it and compared at each restart. Not here: which values they may have
-and how two of them are compared (`plain_values.py`), and how a file gets onto the disk (`spec_file.py`).
+and how two of them are compared (`specs/values.py`), and how a file gets onto the disk (`specs/file.py`).
 """
 
 import copy
@@ -16,10 +16,10 @@ from typing import NoReturn
 from typing import Self
 
 from erythroxy_tx.errors import RunSpecError
-from erythroxy_tx.runtime import spec_file
-from erythroxy_tx.runtime.plain_values import Change
-from erythroxy_tx.runtime.plain_values import differences
-from erythroxy_tx.runtime.plain_values import plain
+from erythroxy_tx.runtime.specs import file as spec_file
+from erythroxy_tx.runtime.specs.values import Change
+from erythroxy_tx.runtime.specs.values import differences
+from erythroxy_tx.runtime.specs.values import plain
 
 
 class RunSpec(Mapping[str, Any]):

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import pytest
 
 from erythroxy_tx.errors import TransformOrderError
-from erythroxy_tx.runtime import busy
-from erythroxy_tx.runtime import phase_record
 from erythroxy_tx.runtime.phase import phase
-from erythroxy_tx.runtime.phase_table import windows
-from erythroxy_tx.runtime.timeline import Timeline
+from erythroxy_tx.runtime.phases import busy
+from erythroxy_tx.runtime.phases import record
+from erythroxy_tx.runtime.phases.table import windows
+from erythroxy_tx.runtime.phases.timeline import Timeline
 
 
 class Clock:
@@ -66,7 +66,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def device(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Device:
-    monkeypatch.setattr(phase_record, "kept", lambda values: [values])
+    monkeypatch.setattr(record, "kept", lambda values: [values])
     monkeypatch.setattr(busy, "wait", lambda works: works.pop().wait(10))
     return Device(clock)
 

@@ -345,7 +345,7 @@ def test_of_two_that_start_at_once_one_writes(path: Path) -> None:
 def test_a_path_that_a_reboot_wipes_is_told(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erythroxy_tx.runtime.spec_file._EMPTIED", {str(path.parents[1])})
+    monkeypatch.setattr("erythroxy_tx.runtime.specs.file._EMPTIED", {str(path.parents[1])})
     RunSpec(path, **GIVEN)
     assert "which a reboot wipes" in caplog.text
     caplog.clear()

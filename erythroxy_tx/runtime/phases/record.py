@@ -1,5 +1,5 @@
 """What is kept of a phase: how often, how long, its parts, and how busy the device was meanwhile. Not here: what opens
-it (`phase.py`), and how it is told (`phase_table.py`, `phase_picture.py`).
+it (`phase.py`), and how it is told (`phases/table.py`, `phases/picture.py`).
 """
 
 import html
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from typing import TypeVar
 
-from erythroxy_tx.runtime.busy import Busy
-from erythroxy_tx.runtime.busy import kept
-from erythroxy_tx.runtime.timeline import Timeline
+from erythroxy_tx.runtime.phases.busy import Busy
+from erythroxy_tx.runtime.phases.busy import kept
+from erythroxy_tx.runtime.phases.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class Phase:
         return self.parts[name]
 
     def __str__(self) -> str:
-        from erythroxy_tx.runtime.phase_table import table
+        from erythroxy_tx.runtime.phases.table import table
 
         return table(self)
 
@@ -145,7 +145,7 @@ class Phase:
 
     def svg(self) -> str:
         """A picture: a lane for each phase, and one for the device, over time."""
-        from erythroxy_tx.runtime.phase_picture import picture
+        from erythroxy_tx.runtime.phases.picture import picture
 
         return picture(self)
 

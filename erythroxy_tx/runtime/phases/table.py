@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from erythroxy_tx.runtime.phase_record import Phase
-from erythroxy_tx.runtime.timeline import Timeline
+from erythroxy_tx.runtime.phases.record import Phase
+from erythroxy_tx.runtime.phases.timeline import Timeline
 
 _ROWS = 40
 _COLUMNS = 60

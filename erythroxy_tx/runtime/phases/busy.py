@@ -1,5 +1,5 @@
 """When the device was busy, as far as tracked values tell: a thread that waits for each of them. Not here: the phases
-of the host (`phase_record.py`).
+of the host (`phases/record.py`).
 """
 
 import threading

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from erythroxy_tx.errors import RunSpecError
-from erythroxy_tx.runtime.plain_values import plain
+from erythroxy_tx.runtime.specs.values import plain
 
 try:
     import fcntl

@@ -2,10 +2,10 @@
 
 from html import escape
 
-from erythroxy_tx.runtime.phase_record import Phase
-from erythroxy_tx.runtime.phase_table import percent
-from erythroxy_tx.runtime.phase_table import told
-from erythroxy_tx.runtime.phase_table import walk
+from erythroxy_tx.runtime.phases.record import Phase
+from erythroxy_tx.runtime.phases.table import percent
+from erythroxy_tx.runtime.phases.table import told
+from erythroxy_tx.runtime.phases.table import walk
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _LANE = 860, 210, 16, 40, 22
 _LANES = 30
