@@ -99,6 +99,57 @@ def results_without_rows_are_not_fetched() -> str:
     return ""
 
 
+def each_read_is_seen_once() -> str:
+    """The host has no view of the device's memory: numpy gets its arrays by another way than on a CPU."""
+    ways: dict[str, Callable] = {
+        "float": lambda v, _: float(v),
+        ".item()": lambda v, _: v.item(),
+        "np.asarray": lambda _, x: np.asarray(x),
+        "device_get": lambda v, x: jax.device_get([v, x]),
+        "mask": lambda v, x: x[x > v],
+        "f-string": lambda v, _: f"{v} {v}",
+    }
+    wrong = []
+    for kind, read in ways.items():
+        v, x = jnp.float32(1) + 1, jnp.arange(4.0) * 2
+        with tx.host_syncs() as seen:
+            read(v, x)
+        if (seen.count, [line.kind for line in seen.lines]) != (1, [kind]):
+            wrong.append(f"{kind}: {seen}")
+        try:
+            with tx.no_host_sync():
+                read(jnp.float32(1) + 1, jnp.arange(4.0) * 2)
+        except tx.HostSyncError:
+            continue
+        wrong.append(f"{kind} was not refused")
+    return "; ".join(wrong)
+
+
+def a_buffer_that_is_used_again_reaches_no_batch() -> str:
+    def batches():
+        buffer = np.empty(2**20, np.float32)
+        for i in range(50):
+            buffer[:] = i
+            yield buffer
+
+    with tx.prefetch(batches()) as loader:
+        sums = [batch.sum() for batch in loader]
+    return "" if [float(each) for each in sums] == [i * 2.0**20 for i in range(50)] else "a batch was overwritten"
+
+
+def metrics_are_appended_without_a_transfer() -> str:
+    step = jax.jit(lambda x: (x * 0.5, x.sum()))
+    x, metrics = jnp.ones(8), tx.MetricBuffer()
+    for _ in range(65):  # one block is written
+        x, loss = step(x)
+        metrics.append(loss=loss)
+    with jax.transfer_guard("disallow"), tx.no_recompile():
+        for _ in range(200):
+            x, loss = step(x)
+            metrics.append(loss=loss)
+    return "" if len(metrics.numpy()["loss"]) == 265 else "rows are missing"
+
+
 CHECKS: tuple[Callable[[], str], ...] = (
     a_resident_copy_is_the_devices_own,
     a_warm_call_transfers_nothing,
@@ -107,6 +158,9 @@ CHECKS: tuple[Callable[[], str], ...] = (
     chunks_are_as_accurate_as_one_shot,
     padding_reaches_no_result,
     results_without_rows_are_not_fetched,
+    each_read_is_seen_once,
+    a_buffer_that_is_used_again_reaches_no_batch,
+    metrics_are_appended_without_a_transfer,
 )
 
 

@@ -58,10 +58,8 @@ def data(*, every: int = 1) -> Data:
 # ---------------------------------------------------------------------- the model, and what both loops compute
 
 
-def features(xp: Any, base: Any, rows: Any) -> Any:
+def scaled(xp: Any, windows: Any) -> Any:
     """Windows relative to their last day, each channel of size 1: by numpy or by JAX, [rows, WINDOW, 5]."""
-    index, day, _ = rows.T
-    windows = base[index[:, None], day[:, None] + xp.arange(1 - WINDOW, 1)]
     windows = windows - windows[:, -1:, ANCHOR]
     return windows / xp.sqrt((windows**2).mean(1, keepdims=True) + 1e-6)
 
@@ -101,11 +99,6 @@ def update(params: Any, moments: Any, *batch: Any) -> tuple[Any, Any, dict[str, 
     return optax.apply_updates(params, change), moments, {"loss": loss, "right": right, "norm": norm}
 
 
-def batch_of(xp: Any, base: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """What some rows are trained on: windows, horizons and targets, by numpy or by JAX."""
-    return features(xp, base, rows), rows[:, 2] / np.float32(HORIZONS), SCALE * returns(base, rows)
-
-
 # ---------------------------------------------------------------------- the rows, in the same order for both
 
 
@@ -121,6 +114,12 @@ def steps(data: Data, epochs: int = 1) -> int:
 # ---------------------------------------------------------------------- 1. as people write it
 
 
+def batch_on_host(base: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """What some rows are trained on: windows, horizons and targets."""
+    windows = np.stack([base[index, day + 1 - WINDOW : day + 1] for index, day, _ in rows])
+    return scaled(np, windows), rows[:, 2] / np.float32(HORIZONS), SCALE * returns(base, rows)
+
+
 def train_naively(data: Data, epochs: int = 1, says: Says = id) -> tuple[Any, History]:
     """Bars from the disk, windows on the host, and three numbers read at every step."""
     step, look = jax.jit(update), jax.jit(error)
@@ -130,14 +129,14 @@ def train_naively(data: Data, epochs: int = 1, says: Says = id) -> tuple[Any, Hi
         np.save(Path(folder) / "bars.npy", data.base)
         for i, rows in enumerate(batches(data, epochs)):
             base = np.load(Path(folder) / "bars.npy")
-            params, moments, found = step(params, moments, *batch_of(np, base, rows))
+            params, moments, found = step(params, moments, *batch_on_host(base, rows))
             history["loss"].append(float(found["loss"]))
             history["right"].append(int(found["right"]))
             history["norm"].append(found["norm"].item())
             if not np.isfinite(history["norm"][-1]):
                 raise FloatingPointError(f"the gradient is not finite at step {i}")
             if i % CHECK == 0:
-                held_out = float(look(params, *batch_of(np, base, data.held_out))[0])
+                held_out = float(look(params, *batch_on_host(base, data.held_out))[0])
             history["held out"].append(held_out)
             says(i + 1)
     return params, history
@@ -146,16 +145,23 @@ def train_naively(data: Data, epochs: int = 1, says: Says = id) -> tuple[Any, Hi
 # ---------------------------------------------------------------------- 2. where nothing waits
 
 
+def batch_on_device(base: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """The same, built in the step from three numbers a row."""
+    index, day, horizon = rows.T
+    windows = base[index[:, None], day[:, None] + jnp.arange(1 - WINDOW, 1)]
+    return scaled(jnp, windows), horizon / np.float32(HORIZONS), SCALE * returns(base, rows)
+
+
 @tx.every(CHECK)
 def look(params: Any, base: Any, rows: Any) -> Any:
     """The error on the rows that are held out: a branch of the compiled step, which the other steps do not take."""
-    return error(params, *batch_of(jnp, base, rows))[0]
+    return error(params, *batch_on_device(base, rows))[0]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
 def train_step(state: Any, base: Any, held_out: Any, rows: Any) -> Any:
     """A step that builds its windows, and keeps its metrics, on the device."""
-    params, moments, found = update(state["params"], state["moments"], *batch_of(jnp, base, rows))
+    params, moments, found = update(state["params"], state["moments"], *batch_on_device(base, rows))
     seen = look(params, base, held_out, step=state["step"], last=state["held out"])
     state["metrics"].append({**found, "held out": seen})
     return {**state, "params": params, "moments": moments, "step": state["step"] + 1, "held out": seen}

@@ -57,14 +57,15 @@ class Bookmarks:
                 f"tx.SegmentPool got state={state!r}: {type(error).__name__} {error}. Expected what state() gave of a "
                 "pool of the same sources and parameters."
             ) from error
-        differs = [
-            f"{key}: {state.get(key)!r} there, {own.get(key)!r} here"
-            for key in {**own, **state}
-            if state.get(key) != own.get(key)
-        ]
-        if differs:
+        differ = [key for key in {**own, **state} if state.get(key) != own.get(key)]
+        if differ:
+            told = [
+                f"{key}: {state.get(key)!r} there, {own.get(key)!r} here"
+                for key in differ
+                if key != "reading" or differ == ["reading"]  # which follows from all others
+            ]
             raise ValueError(
-                f"tx.SegmentPool got a state of another pool; {'; '.join(differs)}. Expected the same sources, in the "
+                f"tx.SegmentPool got a state of another pool; {'; '.join(told)}. Expected the same sources, in the "
                 "same order, and the same parameters. Fix: those of then, or no state."
             )
         for source, n, _ in own["reading"]:

@@ -3,10 +3,13 @@ here: what the sources of a pool have in common (`catalogue.py`), and when they 
 """
 
 import dataclasses
+import math
+import mmap
 import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import Literal
 
 import jax
 import jax.tree_util as jtu
@@ -17,6 +20,7 @@ from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 
 _PIECE = 16 * 2**20  # bytes that are read at once, after which a reader sees that it is to stop
+_MAPPED = 2**18  # bytes from which a segment has a mapping of its own
 _FIX = "Fix: load=, a function that takes a source and gives numpy arrays"
 
 
@@ -46,7 +50,7 @@ class Form:
 
     @property
     def row_bytes(self) -> int:
-        return sum(int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in self.leaves)
+        return sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.leaves)
 
     def __str__(self) -> str:
         return "rows of " + ", ".join(f"{path}{' ' * bool(path)}{dtype}{shape}" for path, shape, dtype in self.leaves)
@@ -184,7 +188,7 @@ class _File:
                 f"tx.SegmentPool got {self._told} of {found[1]}{found[0]}, which was {self.dtype}{self.shape}. "
                 "Expected files that nobody changes."
             )
-        out = np.empty(self.shape, self.dtype, order="F" if self._by_columns else "C")
+        out = _empty(self.shape, self.dtype, "F" if self._by_columns else "C")
         flat = (out.T if self._by_columns else out).reshape(-1).view(np.uint8)
         with open(self._path, "rb") as file:  # noqa: PTH123  # of a str too
             file.seek(self._begin)
@@ -200,12 +204,12 @@ class _Sliced:
     def __init__(self, told: str, array: Any):
         self._told, self._array = told, array
         self.shape, self.dtype = tuple(array.shape), array.dtype
-        self._row_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        self._row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         whole = self._row_bytes * self.shape[0]
         self.piece = 0 if isinstance(array, np.ndarray) else min(max(_PIECE, self._row_bytes), whole)
 
     def read(self, stop: Stop) -> np.ndarray:
-        out = np.empty(self.shape, self.dtype)
+        out = _empty(self.shape, self.dtype)
         for piece in _pieces(len(out), self._row_bytes, stop):
             found = np.asarray(self._array[piece])
             if found.shape != out[piece].shape or found.dtype != out.dtype:
@@ -215,6 +219,16 @@ class _Sliced:
                 )
             out[piece] = found
         return out
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype, order: Literal["C", "F"] = "C") -> np.ndarray:
+    """Memory for a segment. What is large is a mapping of its own, which goes back to the system when it is dropped;
+    the allocator may keep half as much again for sizes that do not come back.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _MAPPED:
+        return np.empty(shape, dtype, order)
+    return np.ndarray(shape, dtype, mmap.mmap(-1, nbytes), order=order)
 
 
 def _pieces(count: int, size: int, stop: Stop) -> Iterator[slice]:
