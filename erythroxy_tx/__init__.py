@@ -26,8 +26,13 @@ Names are imported on first use, so importing this package needs neither JAX nor
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 from typing import Any
+
+if "jax" in sys.modules:
+    # What it imports adds to the key of all programs of jax 0.12, which compiles them again: rather now than later.
+    import equinox as equinox
 
 if TYPE_CHECKING:
     from erythroxy_tx.compiling.recorder import compiles as compiles
@@ -145,7 +150,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("erythroxy_tx.testing")
     if name not in _HOME:
         raise AttributeError(f"module 'erythroxy_tx' has no attribute {name!r}")
+    is_first = "jax" in sys.modules and "equinox" not in sys.modules
     value = getattr(importlib.import_module(f"erythroxy_tx.{_HOME[name]}"), name)
+    if is_first and "equinox" in sys.modules:
+        importlib.import_module("erythroxy_tx._compat").warn_of_first_use()
     globals()[name] = value
     return value
 

@@ -34,6 +34,7 @@ from erythroxy_tx._compat.compiles import listen as listen
 from erythroxy_tx._compat.compiles import running_jit_call as running_jit_call
 from erythroxy_tx._compat.compiles import trace_context as trace_context
 from erythroxy_tx._compat.compiles import transforms_around as transforms_around
+from erythroxy_tx._compat.compiles import warn_of_first_use as warn_of_first_use
 from erythroxy_tx._compat.dimensions import deciding as deciding
 from erythroxy_tx._compat.dimensions import dim_at as dim_at
 from erythroxy_tx._compat.dimensions import is_symbolic as is_symbolic

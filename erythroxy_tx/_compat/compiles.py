@@ -1,5 +1,6 @@
 """What JAX traces, lowers and compiles, as it happens: the events, and the call that each belongs to."""
 
+import logging
 import sys
 import threading
 import types
@@ -11,6 +12,7 @@ import jax
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import monitoring as _monitoring
+from jax._src import pjit as _pjit
 from jax._src import util as _util
 from jax._src.interpreters import partial_eval as _partial_eval
 
@@ -169,6 +171,18 @@ def trace_context() -> dict[str, Any]:
 def context_key() -> Any:
     """The same as one value, equal where a program would be: 0.10.2, 0.12.0."""
     return _config.trace_context()
+
+
+def warn_of_first_use() -> None:
+    """Tell where programs were compiled before this library was first used. What it imports, Pallas, adds to the key of
+    every program, so that they are compiled again: 0.12.0.
+    """
+    compiled = _pjit._cpp_pjit_cache_fun_only.size() + _pjit._cpp_pjit_cache_explicit_attributes.size()
+    if compiled and any(name.startswith("pallas") for name in _config.trace_context_names()):
+        logging.getLogger("erythroxy_tx").warning(
+            "erythroxy_tx was first used after JAX had compiled programs, and what it imports makes JAX compile them "
+            "again. Fix: import erythroxy_tx after jax, or use a name of it before the first call of a jitted function."
+        )
 
 
 _cleared = [0]

@@ -16,6 +16,7 @@ from erythroxy_tx.core import call_site
 from erythroxy_tx.errors import ThreadError
 
 _PACKAGE = __name__.partition(".")[0]
+_AROUND_ALL = "reraise_with_filtered_traceback"  # of JAX's, around each of its functions
 _INSTALLED = ("site-packages", "dist-packages", "<frozen")
 
 
@@ -63,7 +64,9 @@ def _refusal(name: str, touched: str, frames: Iterable[types.FrameType]) -> Thre
 def user_line(frames: Iterable[types.FrameType]) -> str:
     """The innermost line of the user's own code, as `data.py:12 (read)`; of frames from the innermost outwards."""
     others = [frame for frame in frames if not _is_of(frame, {_PACKAGE})]
-    installed = [frame for frame in others if not _is_of(frame, sys.stdlib_module_names)]
+    installed = [
+        frame for frame in others if not _is_of(frame, sys.stdlib_module_names) and frame.f_code.co_name != _AROUND_ALL
+    ]
     own = [frame for frame in installed if not any(place in frame.f_code.co_filename for place in _INSTALLED)]
     best = own[:1] or installed[-1:] or others[:1]  # of a library alone, the function that was called
     return call_site.line_of(best[0]) if best else "a line that is unknown"

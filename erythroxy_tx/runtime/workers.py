@@ -179,10 +179,10 @@ class Workers:
     def _make(self, work: Work) -> Made:
         try:
             with numpy_only(NAME):
-                with self._turn(work):
+                with self._turn():
                     item = self._timed(work, "next", self._source.read, work.position)
                     if item is END:
-                        self._end_at(work.position)
+                        self._end = work.position
                     if item is END or item is SKIPPED:
                         return Made(work.position, item)
                     if self._prepare is None:
@@ -197,13 +197,10 @@ class Workers:
             return Made(work.position, error=error)
 
     @contextlib.contextmanager
-    def _turn(self, work: Work) -> Iterator[None]:
-        """Nobody else reads a source that is read in turn; nor ever again after an error."""
+    def _turn(self) -> Iterator[None]:
+        """Nobody else reads a source that is read in turn."""
         try:
             yield
-        except BaseException:
-            self._end_at(work.position + 1)
-            raise
         finally:
             if self._source.in_turn:
                 with self._lock:
@@ -217,18 +214,12 @@ class Workers:
         finally:
             work.seconds[stage] += self._clock() - work.since
 
-    def _end_at(self, position: int) -> None:
-        with self._lock:
-            self._end = min(self._end, position)
-            self._arrived.notify_all()
-            self._room.notify_all()
-
     def _finish(self, work: Work, made: Made) -> None:
         with self._lock:
             del self._doing[threading.current_thread()]
-            if made.error is not None:
-                self._end_at(work.position + 1)
-            if made.batch is not END and not self.closed:
+            if made.batch is END:
+                self._room.notify_all()
+            elif not self.closed:
                 self._done[work.position] = made
                 self._pass_skipped()
             for stage, seconds in work.seconds.items():
@@ -243,8 +234,9 @@ class Workers:
         """Go on to the next position, in an order in which an interrupt of the consumer's can leave nobody waiting."""
         self._room.notify()
         self._taken += 1
-        for position in [position for position in self._done if position < self._taken]:
-            self._done.pop(position, None)  # a collection may have brought `stop`
+        for position in list(self._done):  # which a collection may empty at any moment, by `stop`
+            if position < self._taken:
+                self._done.pop(position, None)
 
     def _is_over(self) -> bool:
         return self.closed or self._taken >= self._end or self._left == len(self._threads)

@@ -1,5 +1,7 @@
 """`compiles`: what is counted, listed and left out."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -117,3 +119,30 @@ def test_eager_operations_and_the_librarys_own_are_heard() -> None:
         jnp.sinh(np.ones(101, np.float32))
         tx.chunked(jax.lax.map, 3)(lambda x: x - x.mean(0))(np.ones(101, np.float32))
     assert {"sinh"} < {event.name for event in seen.events}
+
+
+LATE = """
+{first}
+import erythroxy_tx as tx
+import jax, numpy as np
+step = jax.jit(lambda t, b: t + b.sum())
+a, t = jax.device_put(np.ones(3)), jax.device_put(np.float32(0))
+for _ in range(3):
+    t = step(t, a)
+try:
+    with tx.no_recompile():
+        step(t, a)
+    print("nothing compiled")
+except tx.RetraceError:
+    print("compiled")
+"""
+
+
+@pytest.mark.parametrize("first", ["import jax", ""])
+def test_the_first_use_of_this_library_compiles_nothing_again_or_says_so(first: str) -> None:
+    found = subprocess.run([sys.executable, "-c", LATE.format(first=first)], capture_output=True, text=True, check=True)
+    if first:
+        assert found.stdout == "nothing compiled\n"
+        assert not found.stderr
+    else:  # it depends on the version of JAX
+        assert (found.stdout == "compiled\n") == ("was first used after JAX had compiled programs" in found.stderr)

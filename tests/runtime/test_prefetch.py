@@ -23,6 +23,7 @@ from erythroxy_tx.errors import StallError
 from erythroxy_tx.errors import ThreadError
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.runtime import prefetch as module
+from erythroxy_tx.runtime.batches import HostBatch
 from erythroxy_tx.runtime.prefetch import Prefetch
 from erythroxy_tx.runtime.prefetch import prefetch
 from erythroxy_tx.runtime.prefetch_report import PrefetchReport
@@ -86,6 +87,10 @@ class Loader:
         yield from self.items
 
 
+class Token:
+    """A leaf that stays as it is, and can be watched."""
+
+
 class OldSequence:
     def __getitem__(self, index: int) -> Any:
         return arrays(4)[index]
@@ -107,6 +112,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 def test_the_law(source: str, workers: int) -> None:
     made = prefetch(SOURCES[source](), workers=workers)
     found = list(made)
+    assert not any(thread.is_alive() for thread in threads_of(made))
     assert values(found) == [0.0, 1.0, 2.0, 3.0]
     assert all(isinstance(x, jax.Array) and x.dtype == jnp.float32 for x in found)
     assert list(made) == []
@@ -162,6 +168,22 @@ def test_devices_and_shardings() -> None:
 
 
 # ---------------------------------------------------------------------- reused memory
+
+
+def test_what_is_prepared_late_is_what_was_read() -> None:
+    buffer, again = np.zeros(3, np.float32), threading.Event()
+
+    def source() -> Iterator[np.ndarray]:
+        yield buffer
+        buffer[:] = 1
+        again.set()
+        yield buffer
+
+    def prepare(x: np.ndarray) -> np.ndarray:
+        again.wait(LONG)
+        return x
+
+    assert values(prefetch(source(), workers=2, prepare=prepare)) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -326,12 +348,15 @@ def test_jax_in_a_thread_is_refused_in_its_place() -> None:
     double = jax.jit(lambda x: x * 2)
     double(ROW)
 
+    def inner(x: np.ndarray) -> Any:
+        return double(x)
+
     def prepare(x: np.ndarray) -> Any:
-        return double(x) if x[0] else x
+        return inner(x) if x[0] else x
 
     loader = prefetch(arrays(4), workers=2, prepare=prepare)
     next(loader)
-    with pytest.raises(ThreadError, match=r"test_prefetch\.py:\d+ \(.*prepare\)") as caught:
+    with pytest.raises(ThreadError, match=r"test_prefetch\.py:\d+ \(.*inner\)") as caught:
         next(loader)
     assert caught.value.__notes__ == ["In batch 1 of tx.prefetch."]
     cause = caught.value.__cause__
@@ -401,11 +426,14 @@ def test_a_stall_tells_of_all_that_work() -> None:
 def test_close_leaves_behind_what_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(module, "_CLOSING", 0.01)
     inside, hang = threading.Event(), threading.Event()
+    made = []
 
-    def hangs(i: int) -> int:
+    def hangs(_: int) -> Token:
         inside.set()
         hang.wait(LONG)
-        return i
+        token = Token()
+        made.append(weakref.ref(token))
+        return token
 
     loader = prefetch(range(2), prepare=hangs)
     inside.wait(LONG)
@@ -417,6 +445,34 @@ def test_close_leaves_behind_what_hangs(monkeypatch: pytest.MonkeyPatch, caplog:
     assert "hangs" in record.getMessage()
     assert list(loader) == []
     hang.set()
+    assert all_end(threads_of(loader))
+    assert made[0]() is None
+
+
+def test_a_source_that_hangs_is_closed_by_the_thread_in_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_CLOSING", 0.01)
+    inside, hang = threading.Event(), threading.Event()
+    threads = []
+
+    def source() -> Iterator[int]:
+        try:
+            threads.append(threading.current_thread())
+            inside.set()
+            hang.wait(LONG)
+            yield 1
+        finally:
+            threads.append(threading.current_thread())
+
+    loader = prefetch(source(), workers=2)
+    inside.wait(LONG)
+    loader.close()
+    hang.set()
+    assert all_end(threads_of(loader))
+    assert len(threads) == 2
+    assert threads[0] is threads[1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_an_interrupt_reaches_the_user_and_loses_nothing() -> None:
@@ -446,6 +502,24 @@ def test_an_interrupt_reaches_the_user_and_loses_nothing() -> None:
     loader.close()
 
 
+def test_an_interrupt_in_the_middle_of_next_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = prefetch(range(5))
+    advance, interrupts = loader._workers.advance, iter([True, False, True, True, False])
+
+    def interrupted() -> None:
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+        advance()
+
+    monkeypatch.setattr(loader._workers, "advance", interrupted)
+    found = []
+    while len(found) < 5:
+        with contextlib.suppress(KeyboardInterrupt):
+            found.append(next(loader))
+    assert found == [0, 1, 2, 3, 4]
+    assert list(loader) == []
+
+
 def test_threads_that_died_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(module.Workers, "_finish", lambda *_: 1 / 0)
@@ -454,10 +528,6 @@ def test_threads_that_died_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------- early ends
-
-
-class Token:
-    """A leaf that stays as it is, and can be watched."""
 
 
 @pytest.mark.parametrize("how", ["break", "close", "with", "error in with", "end", "error", "unused"])
@@ -513,9 +583,13 @@ def test_a_loader_holds_nothing_once_it_is_closed() -> None:
         tokens.append(weakref.ref(token))
         return token
 
-    loader = prefetch(range(100), prepare=prepare)
+    source = Dataset(list(range(100)))
+    held = weakref.ref(source)
+    loader = prefetch(source, prepare=prepare)
+    del source
     next(loader)
     loader.close()
+    assert held() is None
     assert tokens
     assert not [ref for ref in tokens if ref() is not None]
     assert list(loader) == []
@@ -548,22 +622,27 @@ def test_iterators_that_were_given_stay_open() -> None:
     assert other.closed
 
 
-def test_a_source_that_cannot_be_closed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("end", "told"), [(lambda: {}["gone"], "KeyError: 'gone'"), (lambda: jnp.zeros(3), "ThreadError")]
+)
+def test_a_source_that_cannot_be_closed_is_told(
+    end: Callable[[], Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def source() -> Iterator[int]:
         try:
             yield from range(9)
         finally:
-            raise ValueError("the disk is gone")
+            end()
 
     with caplog.at_level(logging.ERROR), prefetch(source()) as loader:
         next(loader)
     assert "the source could not be closed" in caplog.text
-    assert "the disk is gone" in caplog.text
+    assert told in caplog.text
 
 
 def test_the_interpreter_ends() -> None:
     code = """if True:
-        import threading, time
+        import threading
         from erythroxy_tx.runtime import prefetch as module
         module._EXITING = 0.1
         def source():
@@ -637,6 +716,26 @@ def test_two_consumers_share_the_batches() -> None:
     assert found[0] == sorted(found[0])
 
 
+def test_one_consumer_at_a_time_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = threading.Lock()
+
+    def upload(self: HostBatch, device: Any) -> Any:
+        assert inside.acquire(blocking=False)
+        threading.Event().wait(0.001)
+        inside.release()
+        return self.leaves[0]
+
+    monkeypatch.setattr(HostBatch, "upload", upload)
+    loader = prefetch(range(20))
+    found: list[int] = []
+    consumers = [threading.Thread(target=found.extend, args=(loader,)) for _ in range(2)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(LONG)
+    assert sorted(found) == list(range(20))
+
+
 def test_one_thread_at_a_time_reads_an_iterator() -> None:
     class Watched:
         inside = threading.Lock()
@@ -648,12 +747,13 @@ def test_one_thread_at_a_time_reads_an_iterator() -> None:
         def __next__(self) -> int:
             assert self.inside.acquire(blocking=False)
             self.count += 1
+            threading.Event().wait(0.001)
             self.inside.release()
-            if self.count > 500:
+            if self.count > 20:
                 raise StopIteration
             return self.count
 
-    assert list(prefetch(Watched(), workers=4)) == list(range(1, 501))
+    assert list(prefetch(Watched(), workers=4)) == list(range(1, 21))
 
 
 # ---------------------------------------------------------------------- where it is used
