@@ -25,6 +25,6 @@ def is_late(result: Any) -> bool:
 def late(got: str, guard: str) -> TypeError:
     """The error of a guard that got one."""
     return TypeError(
-        f"{guard} got {got}, whose body runs after the call returned. Expected a function. Fix: with {guard}(): around "
-        "the code that consumes it."
+        f"{guard} got {got}, whose body runs after the call returned. Expected a function. Fix: with {guard}(...): "
+        "around the code that consumes it."
     )

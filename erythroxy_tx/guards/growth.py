@@ -155,7 +155,7 @@ class Growth:
         if self.stayed <= self.peak // 2:
             return (f"{_WARM_UP}; or " if who.programs else "") + _IN_PIECES
         if self.files > max(self.anonymous, self.shared):
-            return _FILES
+            return f"{_WARM_UP}; or {_FILES}" if who.programs else _FILES
         if self.shared > max(self.anonymous, self.files):
             return _SHARED
         if max(who.jax, who.numpy) > self.stayed // 4:

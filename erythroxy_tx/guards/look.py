@@ -36,12 +36,21 @@ _KINDS = {
     "tobytes": ".tobytes()",
     "device_get": "device_get",
 }
-_OWN = {"erythroxy_tx.core.padded": "tx.pad_static", "erythroxy_tx.runtime.windows": "tx.windows"}
+_OWN = {
+    "erythroxy_tx.core.padded": "tx.pad_static",
+    "erythroxy_tx.runtime.windows": "tx.windows",
+    "erythroxy_tx.runtime.metrics": "tx.MetricBuffer",
+}
 _FIXES = {
+    "tx.MetricBuffer": "read it once, after the block; check_nan=k is a read at each k-th step: allow= as many, or "
+    "check() after the block",
     "tx.pad_static": "keep_padded=True, which leaves results with rows on the device",
     "tx.windows": 'outside="mask", which checks no start on the host',
     "bool": "decide on the device, with jnp.where or jax.lax.cond",
     "mask": "keep the shape: jnp.where(mask, x, 0), or size= of jnp.nonzero",
+    "jnp.nonzero": "size= of jnp.nonzero, which keeps the shape",
+    "jnp.unique": "size= of jnp.unique, which keeps the shape",
+    "jnp.repeat": "total_repeat_length= of jnp.repeat, which keeps the shape",
     "index": "index on the device: jnp.take(table, i)",
     "constant of a jit": "pass the array as an argument, or compile before the block",
     "debug_nans": "jax.config.update('jax_debug_nans', False), which reads every result",

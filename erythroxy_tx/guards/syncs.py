@@ -5,7 +5,9 @@ import time
 import types
 from typing import Self
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.guards.look import Look
 from erythroxy_tx.guards.reads import Read
 from erythroxy_tx.guards.reads import Watch
@@ -40,6 +42,11 @@ class HostSyncs(Watch):
         self._begin = self._end = 0.0
 
     def __enter__(self) -> Self:
+        if _compat.inside_staging():
+            raise TransformOrderError(
+                "with tx.host_syncs() was entered inside of a trace (jit, scan, eval_shape), where nothing is read. "
+                "Expected it outside. Fix: put the block around the call of the jitted function."
+            )
         super().__enter__()
         self._lines, self._begin, self._end = {}, time.perf_counter(), 0.0
         return self
@@ -118,7 +125,8 @@ def host_syncs() -> HostSyncs:
     **Returns:** a `HostSyncs`, a block: `count`, `bytes`, `seconds` stood still, `lines`; printed, it is a table by
     line of code.
 
-    **Raises:** `RuntimeError` on a JAX or a Python in which reads cannot be seen.
+    **Raises:** `TransformOrderError` inside of `jit` and kin. `RuntimeError` on a JAX or a Python in which reads cannot
+    be seen.
 
     >>> import jax.numpy as jnp, erythroxy_tx as tx
     >>> losses = [jnp.float32(1.5), jnp.float32(1.25)]

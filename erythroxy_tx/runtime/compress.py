@@ -21,7 +21,7 @@ from erythroxy_tx.errors import TransformOrderError
 
 
 def compress(tree: Any, half: str | None = None) -> "Compressed":
-    """Keep each array in the smallest block that, repeated along its axes, gives it back; expand it where it is used.
+    """Keep each array in the smallest block that, repeated along its axes, gives it back; expand it where it is used::
 
         compress(x).expand() = x                        bit for bit
         |compress(x, half).expand() - x| ≤ u · |x|      u = 2⁻¹¹ for "float16", 2⁻⁸ for "bfloat16"

@@ -15,7 +15,7 @@ from erythroxy_tx.core.signature import shape_of
 
 
 def safe_divide(x: Any, y: Any, *, eps: float = 1e-10) -> jax.Array:
-    """Divide by a denominator that is moved away from zero, in values and in derivatives.
+    """Divide by a denominator that is moved away from zero, in values and in derivatives::
 
         safe_divide(x, y) = x / y                  where |y| ≥ eps
                             x / copysign(eps, y)   elsewhere

@@ -30,7 +30,7 @@ _MOST = 2**31 - 1
 
 
 def every(n: int, otherwise: str = "last") -> Callable[[Callable[..., Any]], "Every"]:
-    """Run a function at each n-th step only.
+    """Run a function at each n-th step only::
 
         every(n)(f)(*args, step=i)  =  f(*args)              where i % n == 0
                                        the last value        elsewhere; None with otherwise="skip"
@@ -131,8 +131,9 @@ class Every:
     def __call__(self, /, *args: Any, step: Any = _NONE, last: Any = _NONE, **kwargs: Any) -> Any:
         if self._skips and last is not _NONE:
             raise TypeError(f'{self._title} got last= with otherwise="skip", which returns None. Fix: leave it out.')
-        run = functools.partial(self._fn, *args, **kwargs)
-        return (self._on_host if _compat.outside_trace() else self._in_trace)(run, step, last)
+        if _compat.outside_trace():
+            return self._on_host(functools.partial(self._fn, *args, **kwargs), step, last)
+        return self._in_trace(args, kwargs, step, last)
 
     # ------------------------------------------------------------------ on the host
 
@@ -166,7 +167,7 @@ class Every:
 
     # ------------------------------------------------------------------ inside of a trace
 
-    def _in_trace(self, run: Callable[[], Any], step: Any, last: Any) -> Any:
+    def _in_trace(self, args: tuple, kwargs: dict[str, Any], step: Any, last: Any) -> Any:
         if step is _NONE:
             raise TransformOrderError(
                 f"{self._title} was called inside of a trace (jit, scan, vmap, grad), which runs once for all steps: "
@@ -179,24 +180,39 @@ class Every:
                 "what to return between, of the structure, shapes and dtypes of the result. Fix: carry it along."
             )
         last = None if self._skips else self._as_arrays("last", last)
-        run = functools.partial(self._like, run, last)
         if not isinstance(step, jax.Array):
-            return run() if self._known(step) % self._n == 0 else last
+            return self._like(args, kwargs, last) if self._known(step) % self._n == 0 else last
         if step.shape or not jnp.issubdtype(step.dtype, jnp.integer):
             raise TypeError(f"{self._title} got step: {shape_of(step)}. Expected one integer.")
         if step.dtype.itemsize < 4:  # of few bits, which may not hold n
             step = step.astype(jnp.int32)
-        return lax.cond(self._is_due(step), run, lambda: last)
+        # What the branches get they get as arguments: a buffer of metrics would else be one of outside.
+        leaves, treedef = jax.tree.flatten((args, kwargs, last))
+        moves = [isinstance(leaf, jax.Array) for leaf in leaves]
+
+        def branch(is_due: bool, *moved: Any) -> Any:
+            rest = iter(moved)
+            args, kwargs, last = jax.tree.unflatten(
+                treedef, [next(rest) if moving else leaf for moving, leaf in zip(moves, leaves, strict=True)]
+            )
+            return self._like(args, kwargs, last) if is_due else last
+
+        moved = [leaf for moving, leaf in zip(moves, leaves, strict=True) if moving]
+        due, not_due = (functools.partial(branch, is_due) for is_due in (True, False))
+        return lax.cond(self._is_due(step), due, not_due, *moved)
 
     def _as_arrays(self, name: str, tree: Any) -> Any:
         for path, leaf in jtu.tree_flatten_with_path(tree)[0]:
             if not is_traced(leaf):
-                raise TypeError(f"{self._title} got {name}{jtu.keystr(path)}: {shape_of(leaf)}. Expected arrays.")
+                raise TypeError(
+                    f"{self._title} got {name}{jtu.keystr(path)}: {shape_of(leaf)}. Expected arrays. Fix: those of a "
+                    "module alone, eqx.filter(model, eqx.is_array)."
+                )
         return jax.tree.map(jnp.asarray, tree)
 
-    def _like(self, run: Callable[[], Any], last: Any) -> Any:
+    def _like(self, args: tuple, kwargs: dict[str, Any], last: Any) -> Any:
         """The result, which has to be like the last one."""
-        found = self._as_arrays("result", run())
+        found = self._as_arrays("result", self._fn(*args, **kwargs))
         if self._skips and jax.tree.leaves(found):
             raise TypeError(
                 f"{self._title} returned {told(found)} inside of a trace, where what is skipped returns None. Expected "

@@ -29,7 +29,7 @@ _KEYS = MOST + 1
 def generate(
     fn: Callable[[jax.Array], Any], key: jax.Array, *, steps: int | None = None, start: int = 0
 ) -> "Generated":
-    """Iterate over batches that are made where they are used, on the device.
+    """Iterate over batches that are made where they are used, on the device::
 
         batch[k] = fn(per_step_key(key, k))   for k in range(start, steps)
 

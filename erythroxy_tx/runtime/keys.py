@@ -14,7 +14,7 @@ MOST = 2**32 - 1  # what a key folds in
 
 
 def per_step_key(key: jax.Array, step: Any) -> jax.Array:
-    """The key of one step of a run, the same whenever and wherever that step is made again.
+    """The key of one step of a run, the same whenever and wherever that step is made again::
 
         per_step_key(key, step) = jax.random.fold_in(key, uint32(step))
 

@@ -29,7 +29,7 @@ _NONE: Any = object()
 
 @jtu.register_pytree_with_keys_class
 class MetricBuffer:
-    """Metrics that stay on the device, appended at each step without a transfer and read with one.
+    """Metrics that stay on the device, appended at each step without a transfer and read with one::
 
         b.append(x₀), …, b.append(xₙ₋₁)   ⇒   b.numpy() = x₀ … xₙ₋₁, the last `size` of them, oldest first
 

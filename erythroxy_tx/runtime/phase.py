@@ -23,7 +23,7 @@ def phase(name: str, *, clock: Callable[[], float] = time.perf_counter) -> "Bloc
 
     A block, `with tx.phase("epoch") as epoch:`, or the decorator of a function. One inside of another is a part of it,
     and the same name again adds up. `print(epoch)` is a table with a sentence on what to do. What the device did is
-    known of values that are handed to `track`, and of nothing else:
+    known of values that are handed to `track`, and of nothing else::
 
         busy = Σ (ready − begun) / seconds,   begun = max(handed over, ready of the one before)
 

@@ -47,7 +47,7 @@ def prefetch(
     timeout: float | None = None,
 ) -> "Prefetch":
     """Make batches ahead of their consumer, in threads that touch numpy alone, and upload each while the one before it
-    is worked on.
+    is worked on::
 
         list(prefetch(source, prepare=f)) = [device_put(f(item)) for item in source]
 
@@ -73,8 +73,9 @@ def prefetch(
 
     **Raises:** whatever the source or `prepare` raises, the same object, in the place of its batch; `ThreadError` for
     JAX in a thread, or an array in a batch that is on the device; `StallError` after `timeout`, upon which the next
-    call waits again; `OverflowError` for 64-bit integers that would wrap on the device; `TypeError` for arrays without
-    a device form, a mapping as the source, or a bad parameter; `ValueError` for a bad number.
+    call waits again; `RuntimeError` for a second loop over what has ended; `OverflowError` for 64-bit integers that
+    would wrap on the device; `TypeError` for arrays without a device form, a mapping as the source, or a bad parameter;
+    `ValueError` for a bad number.
 
     >>> import numpy as np, erythroxy_tx as tx
     >>> def batches():
@@ -130,6 +131,11 @@ class Prefetch(Iterator[Any]):
             raise
 
     def __iter__(self) -> Self:
+        if self._workers.closed:
+            raise RuntimeError(
+                f"{NAME} is at its end, or closed, and would give nothing. Expected one for each pass. Fix: another "
+                "prefetch(source), or a source of several epochs, such as tx.SegmentPool(..., epochs=3)."
+            )
         return self
 
     def __next__(self) -> Any:

@@ -132,6 +132,7 @@ class SegmentPool:
             self.restore(state)
 
     def _start(self, place: Place, batches: int) -> None:
+        self._has_ended = False
         with self._telling:
             self._places = collections.deque([(batches, place)], _REMEMBERED + 1)
             self._head = _Head(batches, place, 0, [])
@@ -141,6 +142,11 @@ class SegmentPool:
     # ------------------------------------------------------------------ batches
 
     def __iter__(self) -> Self:
+        if self._has_ended:
+            raise RuntimeError(
+                f"tx.SegmentPool gave all batches of epochs={self._epochs}, and would give no more. Expected a pool "
+                "for each run. Fix: epochs= for several passes, or a new pool."
+            )
         return self
 
     def __next__(self) -> Any:
@@ -151,6 +157,7 @@ class SegmentPool:
                 if (batch := self._fill()) is not None:
                     return batch[0]
             self._loader.want([])
+            self._has_ended = True
             raise StopIteration
 
     def _fill(self) -> tuple[Any] | None:

@@ -57,7 +57,7 @@ def _refusal(name: str, touched: str, frames: Iterable[types.FrameType]) -> Thre
     return ThreadError(
         f"{name} got {touched} in the thread {threading.current_thread().name}, at {user_line(frames)}. Expected numpy "
         "alone there: JAX from several threads runs in an order that nobody chose, and takes device memory that nobody "
-        "counted. Fix: move it to the main thread, behind the step that receives the batch."
+        "counted. Fix: move it behind next(), into the loop."
     )
 
 

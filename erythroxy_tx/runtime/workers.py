@@ -179,7 +179,7 @@ class Workers:
     def _make(self, work: Work) -> Made:
         try:
             with numpy_only(NAME):
-                with self._turn():
+                with self._turn(work):
                     item = self._timed(work, "next", self._source.read, work.position)
                     if item is END:
                         self._end = work.position
@@ -197,10 +197,15 @@ class Workers:
             return Made(work.position, error=error)
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Nobody else reads a source that is read in turn."""
+    def _turn(self, work: Work) -> Iterator[None]:
+        """Nobody else reads a source that is read in turn, and nobody at all after it raised."""
         try:
             yield
+        except BaseException:
+            with self._lock:
+                if self._source.in_turn:
+                    self._end = work.position + 1
+            raise
         finally:
             if self._source.in_turn:
                 with self._lock:

@@ -77,11 +77,19 @@ def repeated(body: Callable[..., Any], name: str, warmup: int, before_each: Call
     return run
 
 
-def inside(body: Callable[..., Any], name: str, mark: str, block: Callable[[], Any]) -> Callable[..., Any]:
-    """The body of a test that is marked with the name of another guard: each run of it is inside of a block."""
+def inside(
+    body: Callable[..., Any], name: str, mark: str, block: Callable[[], Any], warmup: int = 0
+) -> Callable[..., Any]:
+    """The body of a test that is marked with another guard: each run of it is inside of a block, but for the first
+    few.
+    """
     refuse_asynchronous(body, name, mark)
+    left = [warmup]
 
     def once(inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        while left[0]:
+            left[0] -= 1
+            inner(*args, **kwargs)
         with block():
             return inner(*args, **kwargs)
 
@@ -114,4 +122,4 @@ def around_each(body: Callable[..., Any], once: Callable[..., Any]) -> Callable[
 def refuse_asynchronous(body: Callable[..., Any], name: str, mark: str) -> None:
     """Refuse a test whose body runs after its call returned."""
     if inspect.iscoroutinefunction(body):
-        raise TypeError(f"{name} is marked {mark} and is asynchronous. Fix: with tx.{mark}(): inside of it.")
+        raise TypeError(f"{name} is marked {mark} and is asynchronous. Fix: with tx.{mark}(...): inside of it.")

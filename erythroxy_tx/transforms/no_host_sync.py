@@ -45,7 +45,8 @@ def no_host_sync(fn: Callable[..., Any] | None = None, /, *, allow: int = 0) -> 
     **Returns:** the decorated function; without a function, a decorator that is a block as well.
 
     **Raises:** `HostSyncError` with the line, the kind of read, the array and its bytes (`.line`, `.kind`, `.nbytes`),
-    and what to do instead; the array is not touched. `TransformOrderError` inside of `jit`, `scan` and kin.
+    and what to do instead; the array is not touched. One that was caught in between, by a logger for example, is raised
+    at the end. `TransformOrderError` inside of `jit`, `scan` and kin.
     `RuntimeError` on a JAX or a Python in which reads cannot be seen. On Python 3.11, `memoryview(array)` is a
     `TypeError` while any block is open.
 
@@ -99,11 +100,13 @@ class _NoReads(Watch):
     ) -> None:
         self._guard.__exit__(kind, error, traceback)
         super().__exit__(kind, error, traceback)
-        refused = self._refused
         if isinstance(error, HostSyncError):
             return
-        if refused is not None and error is not None and refused in (error.__cause__, error.__context__):
-            raise refused  # of which numpy made another error, where it fills an array
+        if self._refused is not None:
+            # Caught by the program; or numpy made another error of it, where it fills an array.
+            if error is None or (type(error) in (TypeError, ValueError) and error.__cause__ is self._refused):
+                raise self._refused
+            error.add_note(str(self._refused))
         if "Disallowed device-to-host transfer" in str(error):
             fix = Look("", "", "").fix
             raise HostSyncError(

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -156,8 +157,8 @@ def test_another_thread_is_not_watched() -> None:
         assert pool.submit(lambda: [float(v) for v in values[:2]]).result() == [1, 2]
         inherited = contextvars.copy_context()
         assert pool.submit(inherited.run, lambda: float(values[2])).result() == 3
-        with pytest.raises(tx.HostSyncError):
-            float(values[3])
+    with pytest.raises(tx.HostSyncError), tx.no_host_sync():
+        float(values[3])
 
 
 def test_another_task_is_not_watched() -> None:
@@ -186,11 +187,8 @@ def test_blocks_nest_and_each_counts() -> None:
     v = [jnp.float32(i) + 0.5 for i in range(6)]
     with tx.host_syncs() as outer:
         float(v[0])
-        with tx.host_syncs() as inner, tx.no_host_sync(allow=2):
-            float(v[1])
-            float(v[2])
-            with pytest.raises(tx.HostSyncError, match="at most 2 reads"):
-                float(v[3])
+        with pytest.raises(tx.HostSyncError, match="at most 2 reads"), tx.host_syncs() as inner:
+            tx.no_host_sync(allow=2)(lambda: list(map(float, v[1:4])))()
         float(v[4])
     float(v[5])
     assert (outer.count, inner.count) == (4, 2)
@@ -201,6 +199,41 @@ def test_a_check_of_the_librarys_own_is_not_counted() -> None:
     with tx.no_host_sync():
         f(jnp.arange(3.0))
     assert f.report().compared == 1
+
+
+def test_a_refusal_that_was_caught_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    @tx.no_host_sync
+    def careless(fail: bool) -> int:
+        try:
+            float(jnp.float32(1) + 1)
+        except RuntimeError:
+            if fail:
+                raise KeyError("mine") from None
+        return 3
+
+    with pytest.raises(tx.HostSyncError, match="float of"):
+        careless(fail=False)
+    with pytest.raises(KeyError) as raised:
+        careless(fail=True)
+    assert "tx.no_host_sync" in raised.value.__notes__[0]
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    with pytest.raises(tx.HostSyncError, match="print of"), tx.no_host_sync():
+        logging.getLogger("quiet").critical("%s", jnp.float32(1) + 1)
+
+
+def test_nothing_is_counted_inside_of_a_trace() -> None:
+    def f(x):
+        with tx.host_syncs():
+            return x + 1
+
+    with pytest.raises(tx.TransformOrderError, match="around the call"):
+        jax.jit(f)(1.0)
+
+
+def test_what_a_buffer_of_metrics_reads_says_how_it_is_spared() -> None:
+    metrics, losses = tx.MetricBuffer(check_nan=2), [jnp.float32(i) for i in range(3)]
+    with pytest.raises(tx.HostSyncError, match=r"tx.MetricBuffer of(.|\n)*check_nan=k is a read"), tx.no_host_sync():
+        list(map(metrics.append, losses))
 
 
 def test_a_read_of_this_library_says_how_it_is_spared() -> None:

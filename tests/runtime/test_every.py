@@ -13,6 +13,7 @@ from jax import lax
 
 import erythroxy_tx as tx
 from erythroxy_tx.runtime.every import every
+from erythroxy_tx.runtime.metrics import MetricBuffer
 
 
 def double(x: Any) -> Any:
@@ -263,3 +264,16 @@ def test_refusals() -> None:
 
     with pytest.raises(TypeError, match="body runs after the call"):
         every(2)(late)
+
+
+def test_a_buffer_of_metrics_behind_the_gate() -> None:
+    @every(5)
+    def log(w, metrics):
+        metrics.append(w=w)
+        return metrics
+
+    step = jax.jit(lambda w, metrics, i: (w + 1, log(w, metrics, step=i, last=metrics)))
+    w, metrics = jnp.float32(0), MetricBuffer(10, like={"w": 0.0})
+    for i in range(11):
+        w, metrics = step(w, metrics, i)
+    assert metrics.dict() == {"w": [0, 5, 10]}

@@ -811,8 +811,8 @@ def test_a_state_that_is_none(change: dict[str, Any]) -> None:
         state = pool.state()
         with pytest.raises(ValueError, match=r"tx.SegmentPool got (a )?state"):
             pool.restore({**state, **change})
-        for bad in (None, [], {}):
-            with pytest.raises(ValueError, match=r"tx\.SegmentPool got state="):
+        for bad, kind in ((None, TypeError), ([], TypeError), ({}, ValueError)):
+            with pytest.raises(kind, match=r"tx\.SegmentPool got (a )?state"):
                 pool.restore(bad)
         assert pool.state() == state
 
@@ -908,3 +908,23 @@ def test_not_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
                 next(pool)
             pool.close()  # which is for the other process to do
         assert len(list(pool)) == 1
+
+
+def test_a_state_of_other_arrays_is_refused() -> None:
+    segments = [np.arange(i, i + 4) for i in range(3)]
+    with SegmentPool(segments, 2, batch=2) as pool:
+        next(pool)
+        state = pool.state()
+    with pytest.raises(ValueError, match="names"):
+        SegmentPool(segments[::-1], 2, batch=2, state=state)
+    with pytest.raises(ValueError, match="sources: 3 there, 2 here"):
+        SegmentPool(segments[:2], 2, batch=2, state=state)
+    with pytest.raises(TypeError, match=r"json\.loads"):
+        SegmentPool(segments, 2, batch=2, state=json.dumps(state))
+
+
+def test_a_second_loop_over_what_has_ended_is_refused() -> None:
+    with SegmentPool([np.arange(4)], batch=2) as pool:
+        assert len(list(pool)) == 2
+        with pytest.raises(RuntimeError, match="epochs="):
+            list(pool)

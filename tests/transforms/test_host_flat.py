@@ -150,7 +150,7 @@ def test_a_leak_is_found_by_its_sum(kept: list[Any]) -> None:
         loop()
     told, number = str(caught.value), caught.value.result
     assert isinstance(number, int)
-    assert 10 <= number <= 14
+    assert 6 <= number <= 18  # the process itself gives and takes
     assert told.startswith(f"tx.host_flat(test_a_leak_is_found_by_its_sum.<locals>.step), call {number + 1}: ")
     assert ", since call 1. Expected" in told
     assert f"+{number} of f64[262144], " in told

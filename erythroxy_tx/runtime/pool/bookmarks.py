@@ -45,6 +45,12 @@ class Bookmarks:
 
     def read(self, state: dict[str, Any]) -> tuple[Place, int]:
         """Where a state of this pool is, and after how many batches."""
+        if not isinstance(state, dict):
+            raise TypeError(
+                f"tx.SegmentPool got state: {type(state).__name__}. Expected the dict that state() gave. Fix: "
+                "json.loads of its text."
+            )
+        self._refuse_others([key for key in self._same if state.get(key) != self._same[key]], state, self._same)
         try:
             place, batches = Place(state["epoch"], state["stage"], state["row"]), state["batches"]
             rows = list(self._catalogue.rows)
@@ -58,20 +64,24 @@ class Bookmarks:
                 "pool of the same sources and parameters."
             ) from error
         differ = [key for key in {**own, **state} if state.get(key) != own.get(key)]
-        if differ:
-            told = [
-                f"{key}: {state.get(key)!r} there, {own.get(key)!r} here"
-                for key in differ
-                if key != "reading" or differ == ["reading"]  # which follows from all others
-            ]
-            raise ValueError(
-                f"tx.SegmentPool got a state of another pool; {'; '.join(told)}. Expected the same sources, in the "
-                "same order, and the same parameters. Fix: those of then, or no state."
-            )
+        self._refuse_others(differ, state, own)
         for source, n, _ in own["reading"]:
             if n is not None:
                 self._catalogue.remember(source, n)
         return place, batches
+
+    @staticmethod
+    def _refuse_others(differ: list[str], state: dict[str, Any], own: dict[str, Any]) -> None:
+        told = [
+            f"{key}: {state.get(key)!r} there, {own.get(key)!r} here"
+            for key in differ
+            if key != "reading" or differ == ["reading"]  # which follows from all others
+        ]
+        if told:
+            raise ValueError(
+                f"tx.SegmentPool got a state of another pool; {'; '.join(told)}. Expected the same sources, in the "
+                "same order, and the same parameters. Fix: those of then, or no state."
+            )
 
     def _cursors(self, place: Place, counts: list[int | None]) -> list[int | None]:
         """Which row of each source comes next, where that is known."""

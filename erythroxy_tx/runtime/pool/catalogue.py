@@ -53,7 +53,7 @@ class Catalogue:
         self.rows = [source.rows for source in self._sources]
         self._identity = {
             "sources": len(given),
-            "names": _digest(_below(self._names)),
+            "names": _digest([_below(self._names), [_marks(each) for each in given]]),
             "rows": _digest(self.rows),
         }
 
@@ -150,6 +150,17 @@ def _said(sources: list[Any], nbytes: Any) -> list[int | None]:
 def _names(source: Any) -> list[str]:
     """The paths and numbers in a source; arrays have no names."""
     return [str(leaf) for leaf in jtu.tree_leaves(source) if isinstance(leaf, str | os.PathLike | int | float)]
+
+
+def _marks(source: Any) -> list[str]:
+    """What tells arrays apart: their first and last row, of which a file behind them is read; or a file's own names."""
+    marks = []
+    for leaf in jtu.tree_leaves(source):
+        if isinstance(leaf, np.ndarray) and leaf.ndim and not leaf.dtype.hasobject:
+            marks.append(_digest((leaf[:1].tobytes(), leaf[-1:].tobytes())))
+        elif hasattr(leaf, "shape"):
+            marks.append(_digest([getattr(leaf, "name", ""), getattr(getattr(leaf, "file", None), "filename", "")]))
+    return marks
 
 
 def _below(names: list[list[str]]) -> list[list[str]]:

@@ -175,7 +175,7 @@ class Loader:
 
     def _fail(self, error: BaseException, index: int | None) -> None:
         note = "" if index is None else f"tx.SegmentPool was loading {self._catalogue.told(index)}. Nothing is lost: "
-        note += "the next call tries again."
+        note += "the next call tries again; where tx.prefetch(pool) asked, another one does."
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         with self._lock:
