@@ -175,8 +175,10 @@ def context_key() -> Any:
 
 def warn_of_first_use() -> None:
     """Tell where programs were compiled before this library was first used. What it imports, Pallas, adds to the key of
-    every program, so that they are compiled again: 0.12.0.
+    every program, so that they are compiled again: 0.12.0, not 0.10.2.
     """
+    if jax.__version_info__ < (0, 11):
+        return
     compiled = _pjit._cpp_pjit_cache_fun_only.size() + _pjit._cpp_pjit_cache_explicit_attributes.size()
     if compiled and any(name.startswith("pallas") for name in _config.trace_context_names()):
         logging.getLogger("erythroxy_tx").warning(

@@ -1,5 +1,5 @@
 """`MetricBuffer`: the metrics of a loop, kept on the device until somebody reads them. Not here: the arrays that they
-are kept in (`metric_ring.py`).
+are kept in (`buffers/ring.py`).
 """
 
 import weakref
@@ -13,16 +13,16 @@ import numpy as np
 from erythroxy_tx import _compat
 from erythroxy_tx.core import cache
 from erythroxy_tx.errors import TransformOrderError
-from erythroxy_tx.runtime import metric_ring
-from erythroxy_tx.runtime.metric_ring import NEVER
-from erythroxy_tx.runtime.metric_ring import Plan
-from erythroxy_tx.runtime.metric_ring import Ring
-from erythroxy_tx.runtime.metric_ring import Writer
-from erythroxy_tx.runtime.metric_ring import place_of
-from erythroxy_tx.runtime.metric_ring import plan_of
-from erythroxy_tx.runtime.metric_row import CALL
-from erythroxy_tx.runtime.metric_row import Form
-from erythroxy_tx.runtime.metric_row import form_of
+from erythroxy_tx.runtime.buffers import ring as rings
+from erythroxy_tx.runtime.buffers.ring import NEVER
+from erythroxy_tx.runtime.buffers.ring import Plan
+from erythroxy_tx.runtime.buffers.ring import Ring
+from erythroxy_tx.runtime.buffers.ring import Writer
+from erythroxy_tx.runtime.buffers.ring import place_of
+from erythroxy_tx.runtime.buffers.ring import plan_of
+from erythroxy_tx.runtime.buffers.row import CALL
+from erythroxy_tx.runtime.buffers.row import Form
+from erythroxy_tx.runtime.buffers.row import form_of
 
 _NONE: Any = object()
 
@@ -130,14 +130,14 @@ class MetricBuffer:
             )
         self._form = form_of(tree, like=self._form)
         row = tuple(jnp.asarray(leaf) for leaf in jtu.tree_leaves(tree))
-        self._ring, self._written = metric_ring.append_row(self._unbatched(), row), None
+        self._ring, self._written = rings.append_row(self._unbatched(), row), None
 
     def _plan(self) -> Plan:
         return plan_of(self._shaped().structs, self._size, self._check_nan)
 
     def _made(self) -> Ring:
         if self._ring is None:
-            self._ring = metric_ring.empty(self._plan())
+            self._ring = rings.empty(self._plan())
         return self._ring
 
     def _find_writer(self, row: tuple[jax.Array, ...]) -> Writer:
@@ -145,7 +145,7 @@ class MetricBuffer:
         self._ring = ring = jax.device_put(ring, place_of((*jax.tree.leaves(ring), *row)))
         plan, leaves = self._plan(), jax.tree.leaves((ring, row))
         key = plan, tuple((leaf.sharding, leaf.committed) for leaf in leaves)
-        return cache.keep(metric_ring.append_block, key, lambda: Writer(ring, row, plan.block))
+        return cache.keep(rings.append_block, key, lambda: Writer(ring, row, plan.block))
 
     def _flush_if_due(self) -> None:
         """Write a whole block, or what fills the last of a part."""
@@ -189,7 +189,7 @@ class MetricBuffer:
         if kind == "last" and self._pending:
             return treedef.unflatten(self._pending[-1])
         self._flush()
-        return treedef.unflatten(metric_ring.statistic(self._unbatched(), kind=kind))
+        return treedef.unflatten(rings.statistic(self._unbatched(), kind=kind))
 
     def _shaped(self) -> Form:
         if self._form is None:
@@ -271,7 +271,7 @@ class MetricBuffer:
     def _raise_if_bad(self, bad: np.ndarray | None) -> None:
         if bad is None or (bad == NEVER).all():
             return
-        self._ring = metric_ring.without_faults(self._made(), bad)
+        self._ring = rings.without_faults(self._made(), bad)
         found = sorted(each for each in zip(bad.tolist(), self._shaped().names, strict=True) if each[0] < NEVER)
         raise FloatingPointError(
             f"{CALL} got {', '.join(f'{name} at step {step}' for step, name in found)}: NaN or infinite. Expected "

@@ -1,4 +1,4 @@
-"""`prefetch`: batches made ahead of their consumer. Not here: the threads that make them (`workers.py`)."""
+"""`prefetch`: batches made ahead of their consumer. Not here: the threads that make them (`fetching/workers.py`)."""
 
 import atexit
 import collections
@@ -22,12 +22,12 @@ from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.errors import StallError
 from erythroxy_tx.errors import ThreadError
 from erythroxy_tx.errors import TransformOrderError
-from erythroxy_tx.runtime.batches import NAME
-from erythroxy_tx.runtime.prefetch_report import PrefetchReport
-from erythroxy_tx.runtime.prefetch_report import Tally
-from erythroxy_tx.runtime.reading import source_of
-from erythroxy_tx.runtime.workers import Made
-from erythroxy_tx.runtime.workers import Workers
+from erythroxy_tx.runtime.fetching.batches import NAME
+from erythroxy_tx.runtime.fetching.reading import source_of
+from erythroxy_tx.runtime.fetching.report import PrefetchReport
+from erythroxy_tx.runtime.fetching.report import Tally
+from erythroxy_tx.runtime.fetching.workers import Made
+from erythroxy_tx.runtime.fetching.workers import Workers
 
 _LOG = logging.getLogger(__name__.partition(".")[0])
 

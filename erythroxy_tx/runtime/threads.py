@@ -1,5 +1,5 @@
 """Blocks of work in which JAX may not run, and the place of a thread in the user's code. Not here: the threads
-themselves (`workers.py`), and how JAX is stopped (`_compat/threads.py`).
+themselves (`fetching/workers.py`), and how JAX is stopped (`_compat/threads.py`).
 """
 
 import contextlib

@@ -15,7 +15,7 @@ from jax import lax
 
 import erythroxy_tx as tx
 from erythroxy_tx.guards.syncs import HostSyncs
-from erythroxy_tx.runtime import metric_ring
+from erythroxy_tx.runtime.buffers import ring as rings
 from erythroxy_tx.runtime.metrics import MetricBuffer
 
 BLOCK = 8  # a small one compiles in less time
@@ -23,7 +23,7 @@ BLOCK = 8  # a small one compiles in less time
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erythroxy_tx.runtime.metric_ring._BLOCK", BLOCK)
+    monkeypatch.setattr("erythroxy_tx.runtime.buffers.ring._BLOCK", BLOCK)
 
 
 @jax.jit
@@ -87,7 +87,7 @@ def test_by_name() -> None:
 
 def test_parts_of_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a size a ring that is full is kept, and the next begins."""
-    monkeypatch.setattr("erythroxy_tx.runtime.metric_ring._BYTES", BLOCK * 3 * 4)
+    monkeypatch.setattr("erythroxy_tx.runtime.buffers.ring._BYTES", BLOCK * 3 * 4)
     buffer = MetricBuffer()
     values = [f32(i) for i in range(10)]
     for i in range(200):
@@ -193,7 +193,7 @@ def test_copies_share_nothing(copied: Callable[..., Any]) -> None:
 
 
 def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = metric_ring.Writer.write, []
+    write, calls = rings.Writer.write, []
 
     def interrupted(*args: Any) -> Any:
         calls.append(args)
@@ -201,7 +201,7 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return write(*args)
 
-    monkeypatch.setattr(metric_ring.Writer, "write", interrupted)
+    monkeypatch.setattr(rings.Writer, "write", interrupted)
     buffer = MetricBuffer()
     for i in range(30):
         with contextlib.suppress(KeyboardInterrupt):

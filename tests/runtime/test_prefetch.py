@@ -23,10 +23,10 @@ from erythroxy_tx.errors import StallError
 from erythroxy_tx.errors import ThreadError
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.runtime import prefetch as module
-from erythroxy_tx.runtime.batches import HostBatch
+from erythroxy_tx.runtime.fetching.batches import HostBatch
+from erythroxy_tx.runtime.fetching.report import PrefetchReport
 from erythroxy_tx.runtime.prefetch import Prefetch
 from erythroxy_tx.runtime.prefetch import prefetch
-from erythroxy_tx.runtime.prefetch_report import PrefetchReport
 
 LONG = 30.0  # seconds, which nothing here takes
 ROW = np.zeros(3, np.float32)

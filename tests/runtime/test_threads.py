@@ -93,7 +93,7 @@ def test_all_of_jax_is_stopped(
         assert "tx.prefetch got " in str(error)
         assert "in the thread loader, at " in str(error)
         assert f"{__file__}:" in str(error), (name, error)
-        assert "Fix: move it to the main thread" in str(error)
+        assert "Fix: move it behind next()" in str(error)
         touch()  # here it goes on as it was
 
 

@@ -1,5 +1,5 @@
 """What one row of metrics is: the names, shapes and dtypes that every row of a buffer has. Not here: the rows
-(`metric_ring.py`).
+(`buffers/ring.py`).
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.runtime.metric_ring import Struct
+from erythroxy_tx.runtime.buffers.ring import Struct
 
 CALL = "tx.MetricBuffer"
 

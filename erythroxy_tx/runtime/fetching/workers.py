@@ -1,5 +1,5 @@
 """Threads that make batches ahead of their consumer, and hand them over in the order of the source. Not here: how a
-source is read (`reading.py`), what a batch is (`batches.py`), who consumes it (`prefetch.py`).
+source is read (`fetching/reading.py`), what a batch is (`fetching/batches.py`), who consumes it (`prefetch.py`).
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import jax
 
-from erythroxy_tx.runtime.batches import NAME
-from erythroxy_tx.runtime.batches import copied
-from erythroxy_tx.runtime.batches import is_wide
-from erythroxy_tx.runtime.batches import on_host
-from erythroxy_tx.runtime.prefetch_report import STAGES
-from erythroxy_tx.runtime.prefetch_report import Tally
-from erythroxy_tx.runtime.reading import END
-from erythroxy_tx.runtime.reading import SKIPPED
-from erythroxy_tx.runtime.reading import AnyOrder
-from erythroxy_tx.runtime.reading import InTurn
+from erythroxy_tx.runtime.fetching.batches import NAME
+from erythroxy_tx.runtime.fetching.batches import copied
+from erythroxy_tx.runtime.fetching.batches import is_wide
+from erythroxy_tx.runtime.fetching.batches import on_host
+from erythroxy_tx.runtime.fetching.reading import END
+from erythroxy_tx.runtime.fetching.reading import SKIPPED
+from erythroxy_tx.runtime.fetching.reading import AnyOrder
+from erythroxy_tx.runtime.fetching.reading import InTurn
+from erythroxy_tx.runtime.fetching.report import STAGES
+from erythroxy_tx.runtime.fetching.report import Tally
 from erythroxy_tx.runtime.threads import line_in
 from erythroxy_tx.runtime.threads import numpy_only
 

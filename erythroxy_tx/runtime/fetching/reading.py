@@ -1,5 +1,5 @@
 """Where batches are read from: iterators, one read after the other, and what can be read in any order. Not here: the
-threads that read (`workers.py`).
+threads that read (`fetching/workers.py`).
 """
 
 import inspect
