@@ -178,10 +178,36 @@ class TestOfAClass:
 @pytest.mark.no_host_sync
 async def test_late():
     pass
+
+@pytest.mark.no_disk_io
+def test_disk(tmp_path):
+    (tmp_path / "x").write_text("x")
+
+@pytest.mark.no_disk_io(allow="/")
+def test_disk_that_is_allowed(tmp_path):
+    (tmp_path / "x").write_text("x")
+
+kept = []
+
+@pytest.mark.host_flat("20MiB")
+def test_grows():
+    kept.append(np.ones(2**23))
+
+@pytest.mark.host_flat("20MiB")
+def test_grows_in_the_first_run_alone():
+    if not runs or runs[-1] != "grown":
+        kept.append(np.ones(2**23))
+        runs.append("grown")
 """
     printed = outcome(tmp_path, body, "-rA")
-    assert "4 failed, 2 passed" in printed
-    assert "tx.no_host_sync" in printed
-    for name in ("test_reads_as_many_as_it_may", "test_of_two_runs_each_reads_one"):
+    assert "6 failed, 4 passed" in printed
+    for guard in ("tx.no_host_sync", "tx.no_disk_io", "tx.host_flat"):
+        assert f"with {guard}(): " in printed
+    for name in (
+        "test_reads_as_many_as_it_may",
+        "test_of_two_runs_each_reads_one",
+        "test_disk_that_is_allowed",
+        "test_grows_in_the_first_run_alone",
+    ):
         assert f"PASSED test_it.py::{name}" in printed
     assert "is marked no_host_sync and is asynchronous" in printed
