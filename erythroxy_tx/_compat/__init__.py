@@ -41,6 +41,7 @@ from erythroxy_tx._compat.dimensions import is_symbolic as is_symbolic
 from erythroxy_tx._compat.dimensions import names_in as names_in
 from erythroxy_tx._compat.reads import READERS as READERS
 from erythroxy_tx._compat.reads import check_stand_in as check_stand_in
+from erythroxy_tx._compat.reads import give_reads_back as give_reads_back
 from erythroxy_tx._compat.reads import stand_in_reads as stand_in_reads
 from erythroxy_tx._compat.reads import was_read as was_read
 from erythroxy_tx._compat.threads import Forbidding as Forbidding

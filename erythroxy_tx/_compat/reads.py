@@ -17,6 +17,7 @@ _HAS_BUFFER = sys.version_info >= (3, 12)
 # Where CPython's types keep the size of their objects, and their buffer slots.
 _BASIC_SIZE, _AS_BUFFER = (n * ctypes.sizeof(ctypes.c_void_p) for n in (4, 20))
 
+_CPU = 1  # as dlpack calls it
 ArrayImpl: Any = _ArrayImpl  # whose slots are assigned to
 # The modules of JAX in which arrays are read for these. 0.10.2, 0.12.0.
 READERS = {
@@ -27,62 +28,66 @@ READERS = {
 Hook = Callable[[Any, Callable[[], Any]], Any]
 
 
-def stand_in_reads(hook: Hook) -> Callable[[], None]:
+@functools.cache
+def _kept() -> dict[str, Any]:
+    """JAX's own, as they were before anything stood in for them."""
+    return {"_value": vars(ArrayImpl)["_value"], "__dlpack__": vars(ArrayImpl)["__dlpack__"]} | (
+        {"__buffer__": ArrayImpl.__buffer__} if _HAS_BUFFER else {"slot": _buffer_slot().value}
+    )
+
+
+def stand_in_reads(hook: Hook) -> None:
     """Let `hook(array, read)` do every read of an array's value on the host, of all threads; it returns `read()`.
 
-    **Returns:** what puts everything back as it was. On Python 3.11 `memoryview(array)` fails until then.
+    On Python 3.11, `memoryview(array)` is a TypeError until `give_reads_back`.
     """
-    value, dlpack = (vars(ArrayImpl)[name] for name in ("_value", "__dlpack__"))
+    kept = _kept()
 
-    def shared(self: Any, **how: Any) -> Any:  # memory that numpy or another library gets without a copy
-        read = functools.partial(dlpack, self, **how)
-        on_host = all(device.platform == "cpu" for device in self.devices())
-        from_jax = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] == "jax"
-        return read() if from_jax or not on_host else hook(self, read)
+    def shared(self: Any, **how: Any) -> Any:  # memory that numpy or another library gets
+        read = functools.partial(kept["__dlpack__"], self, **how)
+        asks = (how.get("dl_device") or (0,))[0] == _CPU
+        to_host = asks or all(device.platform == "cpu" for device in self.devices())
+        from_jax = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0] == "jax"
+        return hook(self, read) if to_host and not from_jax else read()
 
-    ArrayImpl._value = property(lambda self: hook(self, functools.partial(value.fget, self)))
+    ArrayImpl._value = property(lambda self: hook(self, functools.partial(kept["_value"].fget, self)))
     ArrayImpl.__dlpack__ = shared
-    give_back = _stand_in_buffer(hook) if _HAS_BUFFER else _empty_buffer()
-
-    def restore() -> None:
-        ArrayImpl._value, ArrayImpl.__dlpack__ = value, dlpack
-        give_back()
-
-    return restore
+    if _HAS_BUFFER:
+        ArrayImpl.__buffer__ = lambda self, flags: hook(self, functools.partial(kept["__buffer__"], self, flags))
+    else:
+        ArrayImpl.__bytes__ = lambda self: self.tobytes()  # or it would go by the elements
+        _put_slot(None)
 
 
-def _stand_in_buffer(hook: Hook) -> Callable[[], None]:
-    kept: Any = ArrayImpl.__buffer__
-
-    def buffer(self: Any, flags: int) -> memoryview:
-        return hook(self, functools.partial(kept, self, flags))
-
-    ArrayImpl.__buffer__ = buffer
-
-    def restore() -> None:  # to assign the slot itself restores it; to delete it would leave none
-        ArrayImpl.__buffer__ = kept
-
-    return restore
+def give_reads_back() -> None:
+    """Put JAX's own back."""
+    kept = _kept()
+    ArrayImpl._value, ArrayImpl.__dlpack__ = kept["_value"], kept["__dlpack__"]
+    if _HAS_BUFFER:  # to assign the slot itself restores it; to delete it would leave none
+        ArrayImpl.__buffer__ = kept["__buffer__"]
+    else:
+        _put_slot(kept["slot"])
+        if "__bytes__" in vars(ArrayImpl):
+            del ArrayImpl.__bytes__
 
 
-def _empty_buffer() -> Callable[[], None]:
+def _buffer_slot() -> Any:
     if ctypes.c_ssize_t.from_address(id(ArrayImpl) + _BASIC_SIZE).value != ArrayImpl.__basicsize__:
         raise RuntimeError(f"reads cannot be watched on this build of Python, {sys.version.split()[0]}.")
     slots: Any = ctypes.c_void_p.from_address(id(ArrayImpl) + _AS_BUFFER).value
-    slot = ctypes.c_void_p.from_address(slots)
-    kept = slot.value
+    return ctypes.c_void_p.from_address(slots)
 
-    def put(value: int | None) -> None:
-        slot.value = value
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(ArrayImpl))
 
-    put(None)
-    return functools.partial(put, kept)
+def _put_slot(value: int | None) -> None:
+    _buffer_slot().value = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(ArrayImpl))
 
 
 @functools.cache
 def check_stand_in() -> None:
-    """Raise where reads cannot be seen in this Python and this JAX, before anybody relies on it."""
+    """Raise where reads cannot be seen in this Python and this JAX, before anybody relies on it. For one thread at a
+    time, while nothing stands in.
+    """
     with jax.transfer_guard("allow"):
         array = jax.block_until_ready(jax.device_put(np.zeros(())))
         seen: list[str] = []
@@ -91,19 +96,20 @@ def check_stand_in() -> None:
             seen.append(reading)
             return read()
 
-        restore = stand_in_reads(hook)
+        stand_in_reads(hook)
         try:
             reading = "float"
             float(array)
             reading = "np.asarray"
             np.asarray(array)
         finally:
-            restore()
+            give_reads_back()
         missed = {"float", "np.asarray"} - set(seen)
         np.asarray(array)
         before = len(seen)
         float(array)
-        if missed or len(seen) != before or memoryview(array).nbytes != array.nbytes:
+        on_host = all(device.platform == "cpu" for device in array.devices())  # of whose memory alone there is a view
+        if missed or len(seen) != before or (on_host and memoryview(array).nbytes != array.nbytes):
             raise RuntimeError(
                 f"tx.no_host_sync cannot watch reads with jax {jax.__version__} on Python {sys.version.split()[0]}: "
                 f"{', '.join(sorted(missed)) or 'what was replaced did not come back'}. Fix: one of the versions that "

@@ -33,7 +33,7 @@ def _is_library(module: str) -> bool:
 
 def is_library(frame: types.FrameType) -> bool:
     """Whether a frame is one of this library's, of JAX's, or of what both are built on."""
-    return _is_library(frame.f_globals.get("__name__", ""))
+    return _is_library(str(frame.f_globals.get("__name__", "")))
 
 
 def user_frame() -> types.FrameType | None:

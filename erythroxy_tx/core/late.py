@@ -1,11 +1,15 @@
 """Functions whose body runs after the call returned, generators and coroutines: a guard around one sees nothing."""
 
+import asyncio
+import concurrent.futures
 import inspect
+from collections.abc import Coroutine
 from typing import Any
 
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import unwrapped
 
+_LATE = (map, filter, zip, Coroutine, asyncio.Future, concurrent.futures.Future)
 _KINDS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -19,7 +23,7 @@ def refuse_late(guard: str, fn: Any) -> None:
 
 def is_late(result: Any) -> bool:
     """Whether what a call returned has yet to run."""
-    return inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result)
+    return inspect.isgenerator(result) or inspect.isasyncgen(result) or isinstance(result, _LATE)
 
 
 def late(got: str, guard: str) -> TypeError:

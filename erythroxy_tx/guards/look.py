@@ -1,5 +1,6 @@
 """How the host reads a device array, and where: the kind of read, the user's line, and the expression in it."""
 
+import ast
 import builtins
 import functools
 import itertools
@@ -76,11 +77,10 @@ def look() -> tuple[Look, bool] | None:
     """How and where an array is being read, and whether that goes on a `jax.device_get`, which reads many in one go.
     None by a host callback, for which nothing on this thread waits.
     """
-    running = list(frames())
-    if any(_reader(frame) == "callback" for frame in running):
+    running, user = list(frames()), user_frame()
+    inside = list(itertools.takewhile(lambda frame: frame is not user, running))
+    if "callback" in map(_reader, running) or "jax.debug.print" in map(_reader, running[len(inside) :]):
         return None
-    user = user_frame()
-    inside = itertools.takewhile(lambda frame: frame is not user, running)
     called = [frame for frame in inside if is_library(frame)]
     goes_on = False
     for frame in called:
@@ -120,10 +120,17 @@ def _kind(called: list[types.FrameType], expression: str) -> str:
 
 def _callee(expression: str) -> str:
     """The function that an expression calls; numpy's own as `np`, under whatever name it was imported."""
-    found = re.match(r"([\w.]+)\(", expression)
-    name = found[1] if found else "asarray"
+    try:
+        tree = ast.parse(expression, mode="eval").body
+    except SyntaxError:  # of a part of one, or none
+        return "np.asarray"
+    if not isinstance(tree, ast.Call):
+        return "np.asarray"
+    name = ast.unparse(tree.func)
+    if not re.fullmatch(r"[\w.]+", name):  # a method of what another call gave
+        return f".{name.rpartition('.')[2]}()"
     last = name.rpartition(".")[2]
-    return f"np.{last}" if hasattr(np, last) and last not in vars(builtins) else name
+    return f"np.{last}" if last in vars(np) and last not in vars(builtins) else name
 
 
 def _reader(frame: types.FrameType) -> str | None:

@@ -37,22 +37,26 @@ class Watch(ABC):
     one by a host callback, or by a check of this library's own.
     """
 
+    is_open = False
+
     def __enter__(self) -> Self:
-        _compat.check_stand_in()
-        self._thread = threading.get_ident()
-        _install()
+        if self.is_open:
+            raise RuntimeError("a block that watches reads is open already. Expected one of its own. Fix: another one.")
+        _install(self)
+        self._thread, self.is_open = threading.get_ident(), True
         _OPEN.set((*_OPEN.get(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
+        self.is_open = False
         _OPEN.set(tuple(watch for watch in _OPEN.get() if watch is not self))
-        _uninstall()
+        _uninstall(self)
 
     def is_here(self) -> bool:
-        """Whether what runs is what it watches; a context may have been copied to another thread."""
-        return self._thread == threading.get_ident()
+        """Whether what runs is what it watches; a context may have been copied, to another thread or until later."""
+        return self.is_open and self._thread == threading.get_ident()
 
     def before(self, look: Look, array: Any) -> None:  # noqa: B027  # most do not mind
         """Refuse a read, by an error."""
@@ -67,43 +71,52 @@ class Watch(ABC):
 
 
 _OPEN: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar("watches of reads", default=())
-_LOCK = threading.Lock()
-_INSTALLED: list[Callable[[], None]] = []  # what takes the hook out again, once for each watch that is open
+_LOCK = threading.RLock()
+_INSTALLED: set[int] = set()  # for whom the hook is in
 _KNOWN: dict[int, weakref.ref] = {}  # arrays whose values the host has, which JAX remembers of some alone
 
 
-def _install() -> None:
+def _install(watch: Watch) -> None:
     with _LOCK:
-        _INSTALLED.append(_INSTALLED[0] if _INSTALLED else _compat.stand_in_reads(_hook))
-
-
-def _uninstall() -> None:
-    with _LOCK:
-        restore = _INSTALLED.pop()
         if not _INSTALLED:
-            restore()
+            _compat.check_stand_in()
+            _INSTALLED.add(id(watch))  # first: an interrupt leaves what the next one to leave takes out again
+            _compat.stand_in_reads(_hook)
+        _INSTALLED.add(id(watch))
+
+
+def _uninstall(watch: Watch) -> None:
+    with _LOCK:
+        _INSTALLED.discard(id(watch))
+        if not _INSTALLED:
+            _compat.give_reads_back()
             _KNOWN.clear()
 
 
 def _hook(array: Any, read: Callable[[], Any]) -> Any:
-    watches = _OPEN.get()
-    if not watches or _is_known(array) or is_own_work():
+    if not (watches := _OPEN.get()) or not (watches := tuple(watch for watch in watches if watch.is_here())):
         return read()
-    watches = tuple(watch for watch in watches if watch.is_here())
-    looked = look() if watches else None
+    looked = None if _is_known(array) or is_own_work() else look()
     if looked is None:
-        return read()
+        return _through(watches, read)
     seen, goes_on = looked
     for watch in watches if not goes_on else ():
         watch.before(seen, array)
     begin = time.perf_counter()
-    with watches[-1].reading():
-        value = read()
+    value = _through(watches, read)
     done = Read(seen, int(array.nbytes), time.perf_counter() - begin, goes_on)
     _KNOWN[id(array)] = weakref.ref(array, _forget(id(array)))
     for watch in watches:
         watch.after(done)
     return value
+
+
+def _through(watches: tuple[Watch, ...], read: Callable[[], Any]) -> Any:
+    """Read, in what each watch says."""
+    if not watches:
+        return read()
+    with watches[0].reading():
+        return _through(watches[1:], read)
 
 
 def _is_known(array: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import shape_of
@@ -71,15 +72,19 @@ def _quotient(eps: float, x: jax.Array, y: jax.Array) -> jax.Array:
     return x / jnp.where(jnp.abs(y) < eps, _clamp(eps, y), y)
 
 
-@_quotient.defjvp
-def _quotient_jvp(eps: float, primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+@functools.partial(_quotient.defjvp, symbolic_zeros=True)
+def _quotient_jvp(eps: float, primals: tuple, tangents: tuple) -> tuple[jax.Array, Any]:
     """Two divisions, of which each has only its own denominator: JAX differentiates a division by 1 / y², which is
     infinite for a small eps, and times the zero of what is clamped that is NaN.
     """
     (x, y), (dx, dy) = primals, tangents
     clamped, found = jnp.abs(y) < eps, _quotient(eps, x, y)
-    free = (dx - found * jnp.where(clamped, 0, dy)) / jnp.where(clamped, 1, y)
-    return found, jnp.where(clamped, dx / _clamp(eps, y), free)
+    of_x, of_y = (not isinstance(each, SymbolicZero) for each in (dx, dy))
+    if not of_x and not of_y:
+        return found, jnp.zeros_like(found)
+    # What has no tangent is left out: an infinite quotient times zero would be NaN.
+    free = (dx if of_x else 0) - (found * jnp.where(clamped, 0, dy) if of_y else 0)
+    return found, jnp.where(clamped, (dx if of_x else 0) / _clamp(eps, y), free / jnp.where(clamped, 1, y))
 
 
 def _clamp(eps: float, y: jax.Array) -> jax.Array:

@@ -89,6 +89,7 @@ class Every:
             raise TypeError(f"{self._title} has a parameter {taken[0]}, which is the gate's. Fix: another name.")
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._n, self._skips = fn, n, otherwise == "skip"
+        self._owner: type | None = None  # whose method it is
         self._count: _Count | None = _Count()
         self._counts: dict[int, tuple[weakref.ref, _Count]] = {}  # of instances, by identity
         self._is_due = custom_vmap(lambda step: lax.rem(step, jnp.asarray(n, step.dtype)) == 0)
@@ -97,13 +98,16 @@ class Every:
     def __repr__(self) -> str:
         return self._title
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or not hasattr(self._fn, "__get__"):
             return self
         if isinstance(instance, type):
             return types.MethodType(self, instance)
         bound = copy.copy(self)
-        bound._fn, bound._count = self._fn.__get__(instance, owner), self._count_of(instance)
+        bound._fn, bound._count, bound._owner = self._fn.__get__(instance, owner), self._count_of(instance), None
         return bound
 
     def _count_of(self, instance: Any) -> "_Count | None":
@@ -129,6 +133,8 @@ class Every:
         return self._count
 
     def __call__(self, /, *args: Any, step: Any = _NONE, last: Any = _NONE, **kwargs: Any) -> Any:
+        if self._owner is not None and args and isinstance(args[0], self._owner):  # A.method(instance)
+            return self.__get__(args[0])(*args[1:], step=step, last=last, **kwargs)
         if self._skips and last is not _NONE:
             raise TypeError(f'{self._title} got last= with otherwise="skip", which returns None. Fix: leave it out.')
         if _compat.outside_trace():

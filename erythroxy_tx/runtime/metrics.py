@@ -2,8 +2,13 @@
 are kept in (`buffers/ring.py`).
 """
 
+import functools
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
+from typing import TypeVar
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +29,22 @@ from erythroxy_tx.runtime.buffers.row import CALL
 from erythroxy_tx.runtime.buffers.row import Form
 from erythroxy_tx.runtime.buffers.row import form_of
 
+T = TypeVar("T", bound=Callable[..., Any])
 _NONE: Any = object()
+
+
+_LOCK = threading.RLock()  # of all buffers: a buffer is copied and pickled, which a lock is not
+
+
+def _alone(method: T) -> T:
+    """One thread at a time: one that logs may read while another appends."""
+
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _LOCK:
+            return method(*args, **kwargs)
+
+    return cast("T", run)
 
 
 @jtu.register_pytree_with_keys_class
@@ -87,6 +107,7 @@ class MetricBuffer:
 
     # ------------------------------------------------------------------ append
 
+    @_alone
     def append(self, tree: Any = _NONE, /, **named: Any) -> None:
         """Append one step.
 
@@ -158,7 +179,11 @@ class MetricBuffer:
     def _flush(self) -> None:
         if not self._pending or self._writer is None:
             return
-        ring, full = self._writer.write(self._made(), self._pending, self._shaped().names), self._full
+        faults = [self._writer.fault(row, self._shaped().names) for row in self._pending]
+        if told := next(filter(None, faults), None):  # the others stay, to be read
+            self._pending = [row for row, fault in zip(self._pending, faults, strict=True) if fault is None]
+            raise RuntimeError(told)
+        ring, full = self._writer.write(self._made(), self._pending), self._full
         written = None if self._written is None else self._written + len(self._pending)
         if self._size is None and self._known_steps() % self._writer.capacity == 0:
             full = *full, ring.rows
@@ -183,6 +208,7 @@ class MetricBuffer:
         """The maximum over the steps that are held, of each metric, on the device; NaN where one is."""
         return self._statistic("max")
 
+    @_alone
     def _statistic(self, kind: str) -> Any:
         self._refuse_stale()
         treedef = self._shaped().treedef
@@ -213,6 +239,7 @@ class MetricBuffer:
         return ring
 
     @property
+    @_alone
     def steps(self) -> Any:
         """How many were appended in all. What came out of a compiled function is asked once, a sync."""
         self._refuse_stale()
@@ -224,6 +251,7 @@ class MetricBuffer:
             self._written = int(self._fetched(self._unbatched().steps))
         return self._written + len(self._pending)
 
+    @_alone
     def __len__(self) -> int:
         self._refuse_stale()
         steps = self._known_steps()
@@ -240,6 +268,7 @@ class MetricBuffer:
         named = zip(self._shaped().names, self._rows(), strict=True)
         return {name: rows.tolist() if rows.ndim == 1 else rows for name, rows in named}
 
+    @_alone
     def _rows(self) -> list[np.ndarray]:
         self._refuse_stale()
         self._flush()
@@ -250,6 +279,7 @@ class MetricBuffer:
         order = (int(ring.at) - held + np.arange(held)) % capacity
         return [np.concatenate([*parts, rows[order]]) for *parts, rows in zip(*full, ring.rows, strict=True)]
 
+    @_alone
     def check(self) -> None:
         """Raise `FloatingPointError` if anything was NaN or infinite since this was last raised. One sync."""
         if self._check_nan is None:
@@ -281,6 +311,7 @@ class MetricBuffer:
 
     # ------------------------------------------------------------------ as a pytree
 
+    @_alone
     def tree_flatten(self) -> tuple[tuple, tuple]:
         self._flush()
         return (self._ring, self._full), (self._size, self._check_nan, self._form)

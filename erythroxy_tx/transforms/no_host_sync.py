@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,28 @@ class NoHostSync(Guard):
         return _NoReads(title, **parameters)
 
 
+class _Thread(threading.local):
+    """JAX's own guard, in for as long as any block of a thread is open, in whatever order they close."""
+
+    count = 0
+    before: str | None = None
+
+    def open(self) -> None:
+        if not self.count:
+            self.before = jax.config.jax_transfer_guard_device_to_host  # type: ignore[attr-defined]
+            self._guard = jax.transfer_guard_device_to_host("disallow")
+            self._guard.__enter__()
+        self.count += 1
+
+    def close(self) -> None:
+        self.count -= 1
+        if not self.count:
+            self._guard.__exit__(None, None, None)
+
+
+_THREAD = _Thread()
+
+
 class _NoReads(Watch):
     """Refuses every read after the first few."""
 
@@ -88,17 +111,16 @@ class _NoReads(Watch):
         super().__enter__()
         # What JAX itself would refuse, a copy that comes to pass in no way that is watched, a CPU never reports. Its
         # guard is of the thread; it would not leave with a coroutine that waits.
-        self._before = jax.config.jax_transfer_guard_device_to_host  # type: ignore[attr-defined]
-        self._guard: Any = contextlib.nullcontext()
-        if asyncio._get_running_loop() is None:
-            self._guard = jax.transfer_guard_device_to_host("disallow")
-        self._guard.__enter__()
+        self._is_guarded = asyncio._get_running_loop() is None
+        if self._is_guarded:
+            _THREAD.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
-        self._guard.__exit__(kind, error, traceback)
+        if self._is_guarded and self.is_here():
+            _THREAD.close()
         super().__exit__(kind, error, traceback)
         if isinstance(error, HostSyncError):
             return
@@ -129,7 +151,7 @@ class _NoReads(Watch):
         self._done += not read.goes_on
 
     def reading(self) -> contextlib.AbstractContextManager[Any]:
-        return jax.transfer_guard_device_to_host(self._before or "allow")
+        return jax.transfer_guard_device_to_host(_THREAD.before or "allow")
 
     @property
     def _expected(self) -> str:

@@ -5,6 +5,8 @@ import concurrent.futures
 import contextvars
 import functools
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,40 +68,33 @@ def fault(name: str) -> Callable:
     return add
 
 
-def standing_in(monkeypatch: pytest.MonkeyPatch, **left: Any) -> None:
+def standing_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Reads go round the hook where JAX's own is left in its place."""
-    right = _compat.stand_in_reads
+    right, own = _compat.stand_in_reads, vars(_compat.ArrayImpl)[name]
 
-    def wrong(hook: Any) -> Callable[[], None]:
-        restore = right(hook)
-        kept = {name: vars(_compat.ArrayImpl)[name] for name in left}
-        for name, value in left.items():
-            setattr(_compat.ArrayImpl, name, value)
-
-        def undo() -> None:
-            for name, value in kept.items():
-                setattr(_compat.ArrayImpl, name, value)
-            restore()
-
-        return undo
+    def wrong(hook: Any) -> None:
+        right(hook)
+        setattr(_compat.ArrayImpl, name, own)
 
     monkeypatch.setattr(_compat, "stand_in_reads", wrong)
 
 
 @fault("values are not seen")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing_in(monkeypatch, _value=vars(_compat.ArrayImpl)["_value"])
+    standing_in(monkeypatch, "_value")
 
 
 @fault("shared memory is not seen")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing_in(monkeypatch, __dlpack__=vars(_compat.ArrayImpl)["__dlpack__"])
+    standing_in(monkeypatch, "__dlpack__")
 
 
 @fault("buffers are not seen")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "_stand_in_buffer" if hasattr(_compat.ArrayImpl, "__buffer__") else "_empty_buffer"
-    monkeypatch.setattr(f"erythroxy_tx._compat.reads.{name}", lambda *_: lambda: None)
+    if hasattr(_compat.ArrayImpl, "__buffer__"):
+        standing_in(monkeypatch, "__buffer__")
+    else:
+        monkeypatch.setattr("erythroxy_tx._compat.reads._put_slot", lambda _: None)
 
 
 @fault("an array is forgotten when it was read")
@@ -285,7 +280,7 @@ def test_the_report_is_by_line() -> None:
 
 
 def test_a_version_in_which_reads_are_not_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erythroxy_tx._compat.reads.stand_in_reads", lambda _: lambda: None)
+    monkeypatch.setattr("erythroxy_tx._compat.reads.stand_in_reads", lambda _: None)
     monkeypatch.setattr(_compat, "check_stand_in", _compat.check_stand_in.__wrapped__)
     with pytest.raises(RuntimeError, match="cannot watch reads"), tx.no_host_sync():
         pass
@@ -301,3 +296,77 @@ def test_the_line_is_the_users_where_a_library_reads() -> None:
 
 async def _formatted(v: Any) -> str:
     return str(v)
+
+
+def test_a_block_that_is_left_watches_nothing() -> None:
+    async def read() -> float:
+        await asyncio.sleep(0)
+        return float(jnp.float32(1) + 1)
+
+    async def main() -> int:
+        with tx.no_host_sync():
+            task = asyncio.create_task(read())
+        with tx.host_syncs() as seen:
+            float(jnp.float32(1) + 2)
+            await task
+        return seen.count
+
+    assert asyncio.run(main()) == 1
+    with tx.host_syncs() as seen:
+        inside = contextvars.copy_context()
+    inside.run(lambda: float(jnp.float32(1) + 3))
+    assert seen.count == 0
+
+
+def test_blocks_may_close_in_another_order() -> None:
+    level = jax.config.jax_transfer_guard_device_to_host
+    first, second = tx.no_host_sync(), tx.no_host_sync(allow=1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    float(jnp.float32(1) + 1)
+    second.__exit__(None, None, None)
+    assert jax.config.jax_transfer_guard_device_to_host == level
+    assert not reads._INSTALLED
+
+
+def test_a_report_is_open_once() -> None:
+    with tx.host_syncs() as seen:
+        with pytest.raises(RuntimeError, match="open already"):
+            seen.__enter__()
+        float(jnp.float32(1) + 1)
+    assert seen.count == 1
+    with seen:
+        pass
+    assert seen.count == 0
+
+
+FIRST = """
+import sys, threading
+import jax, jax.numpy as jnp, numpy as np
+import erythroxy_tx as tx
+from erythroxy_tx import _compat
+names = ("_value", "__dlpack__", "__buffer__")
+before = [vars(_compat.ArrayImpl).get(name) for name in names[:2]]
+sys.setswitchinterval(1e-6)
+start, wrong = threading.Barrier(6), []
+def work(i):
+    values = [jnp.float32(3 * i + k) for k in range(3)]
+    start.wait()
+    with tx.host_syncs() as seen:
+        float(values[0]), np.asarray(values[1]), values[2].item()
+    if seen.count != 3:
+        wrong.append(seen.count)
+threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not wrong, wrong
+assert [vars(_compat.ArrayImpl).get(name) for name in names[:2]] == before
+assert memoryview(jnp.arange(3.0)).nbytes == 12
+"""
+
+
+def test_threads_that_watch_first_at_once() -> None:
+    found = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
+    assert not found.stderr
+    assert found.returncode == 0

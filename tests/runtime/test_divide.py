@@ -143,3 +143,11 @@ def test_it_uploads_nothing(strict_jax: None) -> None:
 def test_refusals(args: tuple, eps: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         safe_divide(*args, eps=eps)
+
+
+def test_what_has_no_tangent_is_left_out() -> None:
+    """An infinite quotient times zero is NaN."""
+    assert jax.jacfwd(safe_divide)(3e38, 1e-9) == jnp.float32(1e9)
+    assert jax.jvp(lambda x: safe_divide(x, 2.0), (jnp.inf,), (1.0,))[1] == 0.5
+    assert jax.jvp(lambda y: safe_divide(1.0, y), (2.0,), (1.0,))[1] == -0.25
+    assert jax.jvp(lambda x: safe_divide(1.0, 2.0) + x, (2.0,), (1.0,))[1] == 1

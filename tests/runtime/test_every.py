@@ -277,3 +277,17 @@ def test_a_buffer_of_metrics_behind_the_gate() -> None:
     for i in range(11):
         w, metrics = step(w, metrics, i)
     assert metrics.dict() == {"w": [0, 5, 10]}
+
+
+def test_a_method_that_is_called_by_its_class_counts_for_its_object() -> None:
+    class A:
+        @every(2)
+        def m(self, x):
+            return x
+
+    class B(A):
+        def m(self, x):
+            return A.m(self, x)
+
+    b, c = B(), B()
+    assert (b.m(1), c.m(10), b.m(2), c.m(20)) == (1, 10, 1, 10)

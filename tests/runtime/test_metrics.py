@@ -4,6 +4,8 @@ import contextlib
 import copy
 import math
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -440,3 +442,44 @@ def test_refusals() -> None:
     for use in (MetricBuffer().numpy, MetricBuffer().mean, MetricBuffer().last):
         with pytest.raises(ValueError, match="nothing was appended"):
             use()
+
+
+def test_a_thread_may_append_and_another_read() -> None:
+    values, metrics = [jnp.float32(i) for i in range(1500)], MetricBuffer()
+    metrics.append(loss=values[0])
+    done, found = threading.Event(), []
+
+    def read() -> None:
+        while not done.is_set():
+            found.append(metrics.dict()["loss"])
+
+    reader = threading.Thread(target=read)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reader.start()
+        for value in values[1:]:
+            metrics.append(loss=value)
+    finally:
+        done.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+    assert metrics.dict()["loss"] == list(range(1500))
+    assert all(each == list(range(len(each))) for each in found)
+
+
+def test_a_row_in_another_place_leaves_the_others_readable() -> None:
+    metrics = MetricBuffer()
+    for i in range(3):
+        metrics.append(loss=jax.device_put(jnp.float32(i), jax.devices()[0]))
+    metrics.append(loss=jax.device_put(jnp.float32(3), jax.devices()[1]))
+    with pytest.raises(RuntimeError, match="in one place"):
+        metrics.dict()
+    assert metrics.dict() == {"loss": [0, 1, 2]}
+
+
+def test_a_buffer_that_was_fetched_goes_on() -> None:
+    metrics = MetricBuffer(4, like={"loss": jnp.float32(0)})
+    metrics = jax.device_get(jax.jit(lambda m: m.append(loss=jnp.float32(1)) or m)(metrics))
+    metrics.append(loss=jnp.float32(2))
+    assert metrics.dict() == {"loss": [1, 2]}

@@ -147,7 +147,7 @@ def test_the_guard_of_jax_is_set_and_given_back() -> None:
             assert level() == "disallow"
             float(fresh())
         assert level() == "log"
-    assert levels == ["disallow", "disallow"]
+    assert levels == ["disallow", "disallow"]  # outside of `reading`
 
 
 @jax.jit

@@ -3,7 +3,6 @@ on the device and inside of traces. Not here: names, the host, and what is refus
 """
 
 import functools
-import itertools
 import math
 from typing import Any
 from typing import NamedTuple
@@ -124,19 +123,30 @@ class Writer:
 
     def __init__(self, ring: Ring, row: tuple[jax.Array, ...], block: int) -> None:
         self.block, self.capacity, place = block, len(ring.rows[0]), place_of((*ring.rows, *row))
+        self._places = [leaf.sharding for leaf in row]
         self._counts = jax.device_put(numbers(block), place)
         jitted = jax.jit(append_block, **({} if place is None else {"out_shardings": place}))
         with jax.disable_jit(False):  # noqa: FBT003
             self._program = jitted.lower(ring, (row,) * block, self._counts[0]).compile()
 
-    def write(self, ring: Ring, rows: list[tuple[jax.Array, ...]], names: tuple[str, ...]) -> Ring:
-        """The ring with some rows more, at most a block."""
-        for name, leaf in zip(names * len(rows), itertools.chain(*rows), strict=True):
+    def fault(self, row: tuple[jax.Array, ...], names: tuple[str, ...]) -> str | None:
+        """Why a row cannot be written, if it cannot."""
+        for name, leaf, place in zip(names, row, self._places, strict=True):
             if leaf.is_deleted():
-                raise RuntimeError(
+                return (
                     f"tx.MetricBuffer got {name}, which was deleted after it was appended. Expected arrays that stay "
-                    "until they are written. Fix: no donation of what holds it, or append jnp.copy of it."
+                    "until they are written. The row is left out. Fix: no donation of what holds it, or append "
+                    "jnp.copy of it."
                 )
+            if leaf.sharding != place and not leaf.sharding.is_equivalent_to(place, leaf.ndim):
+                return (
+                    f"tx.MetricBuffer got {name} on {leaf.sharding}, and before on {place}. Expected all rows in one "
+                    "place. The row is left out. Fix: jax.device_put, or a buffer for each place."
+                )
+        return None
+
+    def write(self, ring: Ring, rows: list[tuple[jax.Array, ...]]) -> Ring:
+        """The ring with some rows more, at most a block."""
         block = rows + [rows[-1]] * (self.block - len(rows))
         with jax.disable_jit(False):  # noqa: FBT003
             return self._program(ring, tuple(block), self._counts[len(rows)])
@@ -145,7 +155,7 @@ class Writer:
 def place_of(row: tuple[jax.Array, ...]) -> Any:
     """Where the arrays of a buffer belong: where the metrics are held, in whole on each of several devices."""
     for leaf in row:
-        if leaf.committed:
+        if isinstance(leaf, jax.Array) and leaf.committed:  # numpy's are in a buffer that was fetched
             sharding = leaf.sharding
             return NamedSharding(sharding.mesh, PartitionSpec()) if isinstance(sharding, NamedSharding) else sharding
     return None
