@@ -47,7 +47,8 @@ _EVENTS = frozenset({*_LOOKS, *_LINKS, *_WRITES, *_STARTS})
 _READ, _WRITE = ("read",), ("write",)
 _CHANGING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # What reads code and not data: for an import, a message, a language, a time zone. Python's own tracebacks read it in C.
-_CODE = ("importlib._bootstrap", "importlib.metadata", "zipimport", "linecache", "tokenize", "gettext", "zoneinfo")
+_IMPORTS = {"importlib._bootstrap", "importlib._bootstrap_external", "zipimport"}
+_READERS = ("importlib.metadata", "linecache", "tokenize", "gettext", "zoneinfo")  # of code, languages and time zones
 _COMPILE = "compile_or_get_cached"  # JAX's, with its cache on disk. 0.10.2, 0.12.0.
 _OWN = "erythroxy_tx.guards."
 # Bytes that are read and written, as far as one can say: the time of a read is written down, with a page around it.
@@ -177,6 +178,12 @@ def _opened(path: Any, mode: str | None, flags: int | None) -> Iterator[Access]:
         yield Access(kinds, found, "open")
 
 
+def _time_zones() -> tuple[str, ...]:
+    """The folders of time zones, which Python reads in C, so that no frame tells."""
+    zones = sys.modules.get("zoneinfo")
+    return tuple(f"{os.path.realpath(path)}/" for path in getattr(zones, "TZPATH", ()))
+
+
 def _harmless(access: Access) -> dict[str, float] | None:
     """The bytes that may be counted for an access which is none; else None."""
     real = access.place.real
@@ -190,7 +197,7 @@ def _harmless(access: Access) -> dict[str, float] | None:
         code = dict.fromkeys(access.kinds, math.inf)
     if is_own_work():
         return code
-    if access.kinds == _READ and real.endswith((".py", ".pyc")):
+    if access.kinds == _READ and (real.endswith((".py", ".pyc")) or real.startswith(_time_zones())):
         return code
     user, is_innermost = user_frame(), True
     for frame in frames():
@@ -199,7 +206,8 @@ def _harmless(access: Access) -> dict[str, float] | None:
             continue
         if is_innermost and module == "shutil" and name.startswith("_rmtree"):
             return {}  # the folder was asked for
-        if module.startswith(_CODE) or (name == _COMPILE and module.startswith("jax.")):
+        reads = access.kinds == _READ and any(module == each or module.startswith(f"{each}.") for each in _READERS)
+        if reads or module in _IMPORTS or (name == _COMPILE and module.startswith("jax.")):
             return code
         if frame is user:
             return None

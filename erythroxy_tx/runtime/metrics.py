@@ -2,13 +2,8 @@
 are kept in (`buffers/ring.py`).
 """
 
-import functools
-import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
-from typing import TypeVar
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +14,7 @@ from erythroxy_tx import _compat
 from erythroxy_tx.core import cache
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.runtime.buffers import ring as rings
+from erythroxy_tx.runtime.buffers.alone import alone
 from erythroxy_tx.runtime.buffers.ring import NEVER
 from erythroxy_tx.runtime.buffers.ring import Plan
 from erythroxy_tx.runtime.buffers.ring import Ring
@@ -29,22 +25,7 @@ from erythroxy_tx.runtime.buffers.row import CALL
 from erythroxy_tx.runtime.buffers.row import Form
 from erythroxy_tx.runtime.buffers.row import form_of
 
-T = TypeVar("T", bound=Callable[..., Any])
 _NONE: Any = object()
-
-
-_LOCK = threading.RLock()  # of all buffers: a buffer is copied and pickled, which a lock is not
-
-
-def _alone(method: T) -> T:
-    """One thread at a time: one that logs may read while another appends."""
-
-    @functools.wraps(method)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _LOCK:
-            return method(*args, **kwargs)
-
-    return cast("T", run)
 
 
 @jtu.register_pytree_with_keys_class
@@ -107,7 +88,7 @@ class MetricBuffer:
 
     # ------------------------------------------------------------------ append
 
-    @_alone
+    @alone
     def append(self, tree: Any = _NONE, /, **named: Any) -> None:
         """Append one step.
 
@@ -208,7 +189,7 @@ class MetricBuffer:
         """The maximum over the steps that are held, of each metric, on the device; NaN where one is."""
         return self._statistic("max")
 
-    @_alone
+    @alone
     def _statistic(self, kind: str) -> Any:
         self._refuse_stale()
         treedef = self._shaped().treedef
@@ -239,7 +220,7 @@ class MetricBuffer:
         return ring
 
     @property
-    @_alone
+    @alone
     def steps(self) -> Any:
         """How many were appended in all. What came out of a compiled function is asked once, a sync."""
         self._refuse_stale()
@@ -251,7 +232,7 @@ class MetricBuffer:
             self._written = int(self._fetched(self._unbatched().steps))
         return self._written + len(self._pending)
 
-    @_alone
+    @alone
     def __len__(self) -> int:
         self._refuse_stale()
         steps = self._known_steps()
@@ -268,7 +249,7 @@ class MetricBuffer:
         named = zip(self._shaped().names, self._rows(), strict=True)
         return {name: rows.tolist() if rows.ndim == 1 else rows for name, rows in named}
 
-    @_alone
+    @alone
     def _rows(self) -> list[np.ndarray]:
         self._refuse_stale()
         self._flush()
@@ -279,7 +260,7 @@ class MetricBuffer:
         order = (int(ring.at) - held + np.arange(held)) % capacity
         return [np.concatenate([*parts, rows[order]]) for *parts, rows in zip(*full, ring.rows, strict=True)]
 
-    @_alone
+    @alone
     def check(self) -> None:
         """Raise `FloatingPointError` if anything was NaN or infinite since this was last raised. One sync."""
         if self._check_nan is None:
@@ -311,7 +292,7 @@ class MetricBuffer:
 
     # ------------------------------------------------------------------ as a pytree
 
-    @_alone
+    @alone
     def tree_flatten(self) -> tuple[tuple, tuple]:
         self._flush()
         return (self._ring, self._full), (self._size, self._check_nan, self._form)

@@ -4,7 +4,10 @@
 
 import contextvars
 import functools
+import inspect
+import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -62,10 +65,11 @@ def phase(name: str, *, clock: Callable[[], float] = time.perf_counter) -> "Bloc
 class _Entry:
     """One time that a phase is open, in one context."""
 
-    __slots__ = ("again", "begin", "block", "is_open", "outer", "record", "worked")
+    __slots__ = ("again", "begin", "block", "frame", "is_open", "outer", "record", "worked")
 
-    def __init__(self, block: "Block", record: Phase, outer: "_Entry | None") -> None:
+    def __init__(self, block: "Block", record: Phase, outer: "_Entry | None", frame: types.FrameType | None) -> None:
         self.block: Block | None = block
+        self.frame = frame  # of a generator or a coroutine, which may pause
         self.record, self.outer, self.is_open = record, outer, True
         self.again = outer is not None and outer.record is record
         if not self.again:
@@ -79,12 +83,22 @@ class _Entry:
             self.record.times += 1
         else:
             self.record._leave(self)
-        if _OPEN.get() is self:  # else it is one of a generator's, which ends among others
+        inner = _OPEN.get()
+        if inner is self:
             _OPEN.set(self.outer)
-            self.outer = None
-        self.block = None  # which remembers this
+        else:  # one of a generator's, which ends among others
+            while inner is not None and inner.outer is not self:
+                inner = inner.outer
+            if inner is not None:
+                inner.outer = self.outer
+        self.outer = self.block = self.frame = None  # which remember this
+
+    def is_around(self) -> bool:
+        """Whether it is around what runs: not that of a task that waits, nor of a generator that has yielded."""
+        return self.is_open and (self.frame is None or self.frame.f_back is not None)
 
 
+_PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OPEN: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar("phase", default=None)
 
 
@@ -107,7 +121,7 @@ class Block:
 
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:
-            entry = self._enter()
+            entry = self._enter(None)
             try:
                 result = fn(*args, **kwargs)
             finally:
@@ -120,7 +134,8 @@ class Block:
         return run
 
     def __enter__(self) -> Phase:
-        return self._enter().record
+        frame = sys._getframe(1)
+        return self._enter(frame if frame.f_code.co_flags & _PAUSES else None).record
 
     def __exit__(self, *_: object) -> None:
         entry = _OPEN.get()
@@ -152,13 +167,13 @@ class Block:
             self._own = Phase(self._name, self._clock)
         return self._own
 
-    def _enter(self) -> _Entry:
+    def _enter(self, frame: types.FrameType | None) -> _Entry:
         outer = _OPEN.get()
-        while outer is not None and not outer.is_open:
+        while outer is not None and not outer.is_around():
             outer = outer.outer
         if _compat.current_trace.value is not _compat.eager_trace and _compat.inside_staging():
             raise order(f"tx.phase({self._name!r})", "tx.phase(...)")
         record = outer.record._part(self._name) if outer is not None else self._own or self._outermost()
-        entry = self._last = _Entry(self, record, outer)
+        entry = self._last = _Entry(self, record, outer, frame)
         _OPEN.set(entry)
         return entry

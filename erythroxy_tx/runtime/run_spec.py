@@ -86,9 +86,16 @@ class RunSpec(Mapping[str, Any]):
         given = {name: plain(_checked_name(name), value) for name, value in parameters.items()}
         if names is not None:
             names = _names("environment", names)
+        if both := sorted({*given} & {*(names or ())}):
+            raise ValueError(
+                f"{title} got {both[0]} as a parameter and as a variable of the environment. Expected one name for one "
+                "thing, or changed= would mean both. Fix: another name for the parameter."
+            )
         with spec_file.alone(where):
             found = spec_file.read(where, title)
             if found is None:
+                if unknown := sorted({*changed} - {*given, *(names or ())}):
+                    raise ValueError(f"{title} got changed={unknown}, which is no parameter of a run that begins now.")
                 if not given:
                     raise RunSpecError(
                         f"{title} got no parameters, and there is no such file: a run begins with its parameters. Fix: "

@@ -246,8 +246,8 @@ def test_generators_may_be_closed_in_any_order(clock: Clock) -> None:
         run(clock, "inside", 1)
         assert list(second) == []
         run(clock, "after", 1)
-    assert list(epoch.parts) == ["first", "after"]
-    assert list(epoch["first"]["second"].parts) == ["inside"]
+    assert list(epoch.parts) == ["first", "second", "inside", "after"]
+    assert not any(part.parts for part in epoch.parts.values())
     with phase("alone", clock=clock) as alone:
         pass
     assert alone.parts == {}
@@ -572,3 +572,37 @@ def test_what_runs_later_is_refused(kind: str) -> None:
 def test_a_name_is_needed(name: Any) -> None:
     with pytest.raises(TypeError, match="in place of a name"):
         phase(name)
+
+
+def test_a_phase_of_a_generator_is_not_around_its_consumer(clock: Clock) -> None:
+    def reader() -> Iterator[int]:
+        for i in range(50):
+            with phase("read"):
+                clock.pass_(1)
+                yield i
+
+    batches = reader()
+    with phase("epoch", clock=clock) as epoch:
+        for _ in range(50):
+            with phase("step"):
+                next(batches)
+                clock.pass_(2)
+        batches.close()
+    assert list(epoch.parts) == ["step"]
+    assert (epoch["step"].times, epoch["step"].seconds) == (50, 150)
+    assert epoch["step"]["read"].times == 50
+
+
+def test_tasks_that_wait_are_not_around_each_other(clock: Clock) -> None:
+    async def io() -> None:
+        with phase("io"):
+            await asyncio.sleep(0)
+            clock.pass_(1)
+
+    async def main() -> None:
+        with phase("inner"):
+            await asyncio.gather(*(io() for _ in range(3)))
+
+    with phase("epoch", clock=clock) as epoch:
+        asyncio.run(main())
+    assert "io" not in epoch["inner"].parts

@@ -1,5 +1,7 @@
 """`prefetch` under each fault of a loader: order, errors, hangs, early ends, reused memory, what is left behind."""
 
+import array
+import collections
 import contextlib
 import gc
 import logging
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -912,3 +915,37 @@ def test_a_second_loop_over_what_has_ended_is_refused() -> None:
     assert len(list(loader)) == 1
     with pytest.raises(RuntimeError, match="would give nothing"):
         list(loader)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["array", "deque", "namespace"])
+def test_items_that_hide_a_buffer_are_copied(workers: int, kind: str) -> None:
+    def source() -> Iterator[Any]:
+        buffer = array.array("f", [0, 0])
+        made = {"array": buffer, "deque": collections.deque([buffer]), "namespace": types.SimpleNamespace(x=buffer)}
+        for i in range(6):
+            buffer[0] = i
+            yield made[kind]
+
+    def first(item: Any) -> np.float32:
+        held = {"array": lambda: item, "deque": lambda: item[0], "namespace": lambda: item.x}[kind]()
+        return np.float32(held[0])
+
+    with prefetch(source(), 4, workers, prepare=first) as loader:
+        assert [float(each) for each in loader] == list(range(6))
+
+
+def test_a_view_of_memory_in_a_batch_is_refused() -> None:
+    with pytest.raises(TypeError, match="which cannot be copied"):
+        next(prefetch([{"x": np.ones(1), "raw": memoryview(bytearray(3))}]))
+
+
+def test_mappings_keep_their_order() -> None:
+    def source() -> Iterator[Any]:
+        found = collections.defaultdict(list)
+        found["b"], found["a"] = np.ones(2, np.float32), -np.ones(2, np.float32)
+        yield found
+
+    for workers in (1, 2):
+        (made,) = prefetch(source(), workers=workers, prepare=lambda item: np.concatenate(list(item.values())))
+        assert made.tolist() == [1, 1, -1, -1]

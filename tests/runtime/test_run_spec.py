@@ -351,3 +351,13 @@ def test_a_path_that_a_reboot_wipes_is_told(
     caplog.clear()
     RunSpec(path, **GIVEN)
     assert not caplog.text
+
+
+def test_a_launch_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="bacth"):
+        RunSpec(tmp_path / "spec.json", batch=1, changed=("bacth",))
+    with pytest.raises(ValueError, match="one name for one"):
+        RunSpec(tmp_path / "spec.json", SEED=1, environment=("SEED",))
+    with pytest.raises(ValueError, match="halves of characters"):
+        RunSpec(tmp_path / "spec.json", name="\ud83d\ude00")
+    assert not list(tmp_path.iterdir())

@@ -928,3 +928,24 @@ def test_a_second_loop_over_what_has_ended_is_refused() -> None:
         assert len(list(pool)) == 2
         with pytest.raises(RuntimeError, match="epochs="):
             list(pool)
+
+
+def test_a_load_that_uses_its_memory_again_is_refused() -> None:
+    buffer = np.zeros(4, int)
+
+    def load(i: int) -> np.ndarray:
+        buffer[:] = np.arange(4) + 10 * i
+        return buffer
+
+    with SegmentPool(range(4), 1, batch=2, load=load, shuffle=None) as pool, pytest.raises(ValueError, match="its own"):
+        list(pool)
+
+
+def test_a_state_of_other_numbers_of_numpy_is_refused() -> None:
+    sources = [np.int64(i) for i in range(3)]
+    how: Any = {"batch": 2, "load": lambda i: np.arange(4) + 10 * int(i)}
+    with SegmentPool(sources, 2, **how) as pool:
+        next(pool)
+        state = pool.state()
+    with pytest.raises(ValueError, match="names"):
+        SegmentPool(sources[::-1], 2, **how, state=state)

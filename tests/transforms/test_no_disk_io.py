@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import glob
+import importlib
 import logging
 import mmap
 import os
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import zoneinfo
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -484,3 +486,20 @@ def test_it_is_refused_inside_of_a_trace_and_for_what_runs_late() -> None:
         jax.jit(pickled)(1.0)
     with pytest.raises(TypeError, match=r"with tx\.no_disk_io"):
         tx.no_disk_io(lambda: (yield))
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "linecache2", "gettext_tools"])
+def test_a_module_with_such_a_name_is_watched(name: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / f"{name}.py").write_text("def read(path): return open(path, 'rb').read()\n")
+    monkeypatch.syspath_prepend(str(here))
+    module = importlib.import_module(name)
+    with pytest.raises(tx.DiskIOError), tx.no_disk_io():
+        module.read("x.npy")
+
+
+def test_a_time_zone_passes() -> None:
+    with tx.no_disk_io():
+        try:
+            zoneinfo.ZoneInfo.no_cache("Europe/Rome")
+        except zoneinfo.ZoneInfoNotFoundError:
+            pytest.skip("the system has no time zones")

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import enum
+import os
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.errors import ThreadError
 
 NAME = "tx.prefetch"
+_FIXED = (str, bytes, bool, int, float, complex, os.PathLike, enum.Enum)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,10 +75,14 @@ def on_host(batch: Any, position: int) -> HostBatch:
 
 
 def copied(item: Any) -> Any:
-    """A copy of a pytree with its arrays and buffers, those of other libraries included; dicts keep their order."""
-    if type(item) is dict:
-        return {key: copied(value) for key, value in item.items()}
-    if isinstance(item, bytearray) or hasattr(item, "__array__"):
+    """A copy of all that may be written to again: arrays, buffers, containers, objects of the user's."""
+    if item is None or isinstance(item, _FIXED):
+        return item
+    try:
         return copy.deepcopy(item)
-    children, treedef = jax.tree.flatten(item, is_leaf=lambda node: node is not item)
-    return item if jtu.treedef_is_leaf(treedef) else jax.tree.unflatten(treedef, map(copied, children))
+    except TypeError as error:  # of a view of memory, an open file, a lock
+        raise TypeError(
+            f"{NAME} got {type(item).__name__}, which cannot be copied ({error}), and which its source may write to "
+            "again. Expected arrays, numbers, strings and containers of them. Fix: an array of it, np.array(item); or "
+            "open and view in prepare=."
+        ) from error

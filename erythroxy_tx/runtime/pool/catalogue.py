@@ -159,7 +159,12 @@ def _marks(source: Any) -> list[str]:
         if isinstance(leaf, np.ndarray) and leaf.ndim and not leaf.dtype.hasobject:
             marks.append(_digest((leaf[:1].tobytes(), leaf[-1:].tobytes())))
         elif hasattr(leaf, "shape"):
-            marks.append(_digest([getattr(leaf, "name", ""), getattr(getattr(leaf, "file", None), "filename", "")]))
+            own = getattr(leaf, "name", ""), getattr(getattr(leaf, "file", None), "filename", "")
+            marks.append(_digest([repr(leaf) if isinstance(leaf, np.generic) else "", *own]))
+        elif not isinstance(leaf, str | os.PathLike | int | float) and " at 0x" not in (
+            told := repr(leaf)
+        ):  # what has no name of its own cannot be told apart
+            marks.append(_digest(told))
     return marks
 
 

@@ -165,6 +165,14 @@ class Loader:
         segment = self._catalogue.read(index, self.stop)
         self._allowance.check()  # after the first of all the bytes of a batch are known
         with self._lock:
+            held = next((i for i, other in self._held.items() if i != index and segment.overlaps(other)), None)
+        if held is not None:
+            raise ValueError(
+                f"tx.SegmentPool got {self._catalogue.told(index)} in the memory that {self._catalogue.told(held)} is "
+                "in, whose rows it wrote over. Expected memory of its own from each load. Fix: load=lambda source: "
+                "load(source).copy()."
+            )
+        with self._lock:
             self._loading = 0
             self.loads += 1
             if index in self._wanted and not self.stop.is_set():

@@ -68,6 +68,10 @@ class Segment:
     def rows(self) -> int:
         return len(self.leaves[0])
 
+    def overlaps(self, other: "Segment") -> bool:
+        """Whether they are in the same memory, as far as its bounds tell."""
+        return any(np.may_share_memory(mine, its) for mine in self.leaves for its in other.leaves)
+
 
 class Stored:
     """A source whose rows and bytes are known before it is read: `.npy` files, or arrays that can be sliced."""
@@ -117,9 +121,8 @@ class Loaded:
                 f"most nbytes={self.nbytes}, as was said. They were dropped. Fix: a larger nbytes=; or, of a view that "
                 "keeps a larger array alive, its .copy()."
             )
-        return Segment(
-            form, [np.array(leaf) if _owner(leaf) is None else np.asarray(leaf) for _, leaf in named], nbytes
-        )
+        leaves = [np.array(leaf) if _owner(leaf) is None else np.asarray(leaf) for _, leaf in named]
+        return Segment(form, leaves, nbytes)
 
 
 def _owner(leaf: np.ndarray) -> np.ndarray | None:

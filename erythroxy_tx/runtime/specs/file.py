@@ -89,6 +89,8 @@ def alone(path: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_UN)  # a fork has the descriptor too, and would keep the lock
         os.close(held)
 
 

@@ -36,6 +36,8 @@ def plain(path: str, value: Any) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
+    if type(value) is str and json.loads(json.dumps(value)) != value:
+        raise ValueError(f"tx.RunSpec got {path}={value!r}, halves of characters, which JSON joins. Expected text.")
     if type(value) in (bool, int, str, type(None)):
         return value
     if type(value) is float:
@@ -45,7 +47,7 @@ def plain(path: str, value: Any) -> Any:
     if type(value) in (list, tuple):
         return [plain(f"{path}[{i}]", each) for i, each in enumerate(value)]
     if type(value) is dict and all(type(key) is str for key in value):
-        return {key: plain(f"{path}[{key!r}]", each) for key, each in value.items()}
+        return {plain(path, key): plain(f"{path}[{key!r}]", each) for key, each in value.items()}
     kind = "dict with keys that are no str" if type(value) is dict else type(value).__name__
     raise TypeError(f"tx.RunSpec got {path} of type {kind}. Expected what JSON gives back as it is. Fix: {_FIX}.")
 
