@@ -28,6 +28,7 @@ from erythroxy_tx.runtime.fetching.report import PrefetchReport
 from erythroxy_tx.runtime.fetching.report import Tally
 from erythroxy_tx.runtime.fetching.workers import Made
 from erythroxy_tx.runtime.fetching.workers import Workers
+from erythroxy_tx.runtime.phase import phase
 
 _LOG = logging.getLogger(__name__.partition(".")[0])
 
@@ -54,7 +55,7 @@ def prefetch(
     in this order, whatever `workers` is. Threads read the source and call `prepare`; a source with `__getitem__` and
     `__len__` (a list, a dataset) is read by all of them at once, any other by one at a time. They copy every array of a
     batch, so that a source may use its buffers again. The thread that calls `next()` uploads, one batch ahead if it is
-    there. JAX in the other threads is an error.
+    there, in a `tx.phase("upload")`. JAX in the other threads is an error.
 
     **Arguments:**
 
@@ -235,7 +236,8 @@ class Prefetch(Iterator[Any]):
             began = self._clock()
             try:
                 self._tally.nbytes += made.batch.nbytes
-                made = made._replace(batch=made.batch.upload(self._device))
+                with phase("upload"):
+                    made = made._replace(batch=made.batch.upload(self._device))
             except Exception as error:  # noqa: BLE001  # it is raised when its turn comes
                 made = Made(made.position, error=error)
             self._tally.seconds["upload"] += self._clock() - began

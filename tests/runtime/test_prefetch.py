@@ -28,6 +28,7 @@ from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.runtime import prefetch as module
 from erythroxy_tx.runtime.fetching.batches import HostBatch
 from erythroxy_tx.runtime.fetching.report import PrefetchReport
+from erythroxy_tx.runtime.phase import phase
 from erythroxy_tx.runtime.prefetch import Prefetch
 from erythroxy_tx.runtime.prefetch import prefetch
 
@@ -949,3 +950,9 @@ def test_mappings_keep_their_order() -> None:
     for workers in (1, 2):
         (made,) = prefetch(source(), workers=workers, prepare=lambda item: np.concatenate(list(item.values())))
         assert made.tolist() == [1, 1, -1, -1]
+
+
+def test_uploads_are_a_phase() -> None:
+    with phase("epoch") as epoch:
+        assert len(list(prefetch([np.zeros(1)] * 3))) == 3
+    assert epoch["upload"].times == 3
