@@ -280,7 +280,7 @@ def test_lines_are_named_if_python_traces_them(kept: list[Any]) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(BudgetError) as caught, host_flat("12MiB"):
-            kept.append([bytes(1000) for _ in range(30_000)])
+            kept.append([bytes(1000) for _ in range(100_000)])
     finally:
         tracemalloc.stop()
     assert "allocated at " in str(caught.value)
