@@ -1,7 +1,9 @@
 """`host_flat`: what grows is found and named, and what is given back is not held against anybody."""
 
+import ctypes
 import functools
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -22,12 +24,17 @@ from erythroxy_tx.guards.growth import Level
 from erythroxy_tx.transforms.host_flat import host_flat
 
 MIB = 2**20
+_MMAP_THRESHOLD = -3  # as glibc calls it
 EIGHT = MIB  # float64 that make 8 MiB
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_objects() -> Iterator[None]:
-    """Each look goes over all objects that the collector knows: those of all other tests would take it long."""
+    """Each look goes over all objects that the collector knows: those of all other tests would take it long. And large
+    arrays are mappings of their own, so that none is put where another test has freed memory.
+    """
+    if sys.platform == "linux" and (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        set_option(_MMAP_THRESHOLD, MIB)
     gc.collect()
     gc.freeze()
     yield
