@@ -157,7 +157,7 @@ def test_a_leak_is_found_by_its_sum(kept: list[Any]) -> None:
         loop()
     told, number = str(caught.value), caught.value.result
     assert isinstance(number, int)
-    assert 6 <= number <= 18  # the process itself gives and takes
+    assert 4 <= number <= 60  # of 2 MiB; the process itself gives and takes
     assert told.startswith(f"tx.host_flat(test_a_leak_is_found_by_its_sum.<locals>.step), call {number + 1}: ")
     assert ", since call 1. Expected" in told
     assert f"+{number} of f64[262144], " in told
@@ -234,14 +234,14 @@ def test_arrays_of_jax_are_named(kept: list[Any]) -> None:
         return kept[-1]
 
     def loop(x: jax.Array) -> None:
-        for _ in range(20):
+        for _ in range(60):
             x = step(x)
 
     with pytest.raises(BudgetError, match=r"jax arrays on the CPU: .* of f32\[1048576\], ") as caught:
         loop(jnp.zeros(MIB))
     assert "Fix: let go of arrays that a list or a closure keeps" in str(caught.value)
     assert caught.value.result is kept[-1]
-    assert 4 <= len(kept) <= 12
+    assert 3 <= len(kept) <= 40  # of 4 MiB; the process itself gives and takes
 
 
 class Model:
@@ -273,10 +273,10 @@ class Net(eqx.Module):
 
 def test_a_module_that_each_step_replaces_is_one(kept: list[Any]) -> None:
     def loop(net: Net) -> None:
-        for _ in range(10):
+        for _ in range(20):
             net = net.step(kept)
 
-    with pytest.raises(BudgetError, match=r"Net\.step\), call [45]: "):
+    with pytest.raises(BudgetError, match=r"Net\.step\), call \d+: "):
         loop(Net(jnp.zeros(2)))
 
 
