@@ -86,6 +86,12 @@ class Row:
         return self.name + f" {self.note}" * bool(self.note)
 
 
+# What calls the function as it is, and looks at no number.
+_GUARD: dict[str, Any] = {
+    "refused": dict.fromkeys(_IN_A_TRACE, TransformOrderError),
+    "dtypes": ("float32", "int32"),
+}
+
 ROWS = (
     Row(
         "chunked",
@@ -126,9 +132,9 @@ ROWS = (
     Row("hoist_invariants", hoist_invariants),
     Row("precompute", precompute("w"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row("no_recompile", no_recompile, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
-    Row("no_host_sync", no_host_sync, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
-    Row("no_disk_io", no_disk_io, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
-    Row("host_flat", host_flat("1GiB"), refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
+    Row("no_host_sync", no_host_sync, **_GUARD),
+    Row("no_disk_io", no_disk_io, **_GUARD),
+    Row("host_flat", host_flat("1GiB"), **_GUARD),
     Row("vram_resident", vram_resident, refused=dict.fromkeys(_IN_A_TRACE, TransformOrderError)),
     Row(
         "assert_relocation",

@@ -1,5 +1,9 @@
-"""Every transform in every way of calling, for every dtype: `erythroxy_tx/testing/matrix.py` is the table."""
+"""Every transform in every way of calling, for every dtype: `erythroxy_tx/testing/matrix.py` is the table.
 
+By default for float32, and a seeded few of the others; for all with `--erythroxy-profile=ci`.
+"""
+
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,15 @@ from erythroxy_tx.testing import matrix
 TRANSFORMS = Path(tx.__file__).parent / "transforms"
 
 
-@pytest.mark.parametrize(("row", "way", "dtype"), matrix.cases())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "dtype" not in metafunc.fixturenames:
+        return
+    cases, chance = matrix.cases(), random.Random(0)  # the same in every process
+    if metafunc.config.getoption("--erythroxy-profile", default=None) in (None, "fast"):
+        cases = [case for case in cases if case.values[2] == "float32" or chance.random() < 0.1]
+    metafunc.parametrize(("row", "way", "dtype"), cases)
+
+
 def test_the_matrix(row: matrix.Row, way: str, dtype: str) -> None:
     matrix.check(row, way, dtype)
 
