@@ -1,4 +1,4 @@
-"""Reads of device arrays by the host, as they happen: all of them go through two slots of the array's type."""
+"""Reads of device arrays by the host, as they happen: all of them go through a few slots of the array's type."""
 
 import ctypes
 import functools

@@ -8,7 +8,11 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
+import jax.tree_util as jtu
+
 from erythroxy_tx import _compat
+from erythroxy_tx.core import cache
 from erythroxy_tx.core.late import is_late
 from erythroxy_tx.core.late import late
 from erythroxy_tx.core.late import refuse_late
@@ -60,6 +64,18 @@ class Guard(Transform):
             return result
 
         return run
+
+
+def kept_across_steps(wrapper: Transform, what: str, build: Callable[[], Any]) -> Any:
+    """State of a guard. A module is a value, and another object after each step: what tells it is its structure."""
+    bound = unwrapped(wrapper)
+    instance = getattr(bound, "__self__", None) or next(iter(getattr(bound, "args", ())), None)
+    function = getattr(bound, "__func__", None) or getattr(bound, "func", None)
+    if function is None or not isinstance(instance, eqx.Module):
+        return wrapper._kept(what, build)
+    wrapper._kept("bound", lambda: None)
+    given = tuple(sorted(wrapper._parameters().items()))
+    return cache.keep(function, (what, given, jtu.tree_structure(instance)), build)
 
 
 class Block(contextlib.AbstractContextManager):

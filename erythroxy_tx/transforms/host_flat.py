@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax.tree_util as jtu
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core import cache
 from erythroxy_tx.core.late import is_late
 from erythroxy_tx.core.late import late
 from erythroxy_tx.core.signature import name_of
@@ -23,6 +21,7 @@ from erythroxy_tx.guards import growth
 from erythroxy_tx.guards.growth import Growth
 from erythroxy_tx.guards.guard import Block
 from erythroxy_tx.guards.guard import Guard
+from erythroxy_tx.guards.guard import kept_across_steps
 from erythroxy_tx.guards.guard import order
 
 
@@ -96,17 +95,7 @@ class HostFlat(Guard):
         return growth.Block(title, parameters["max_growth"])
 
     def _calls(self, title: str) -> "_Calls":
-        def build() -> _Calls:
-            return _Calls(title, self.max_growth, self.warmup)
-
-        bound = unwrapped(self)
-        instance = getattr(bound, "__self__", None) or next(iter(getattr(bound, "args", ())), None)
-        function = getattr(bound, "__func__", None) or getattr(bound, "func", None)
-        if function is None or not isinstance(instance, eqx.Module):
-            return self._kept("calls", build)
-        # A module is a value, and another object after each step, which would begin its warm-up anew.
-        self._kept("bound", lambda: None)
-        return cache.keep(function, ("calls", self.max_growth, self.warmup, jtu.tree_structure(instance)), build)
+        return kept_across_steps(self, "calls", lambda: _Calls(title, self.max_growth, self.warmup))
 
     def _runner(self) -> Callable[..., Any]:
         inner = self.fn

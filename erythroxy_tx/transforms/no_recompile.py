@@ -11,7 +11,6 @@ from typing import overload
 
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
 
 from erythroxy_tx import _compat
 from erythroxy_tx.compiling import events
@@ -26,7 +25,6 @@ from erythroxy_tx.compiling.scope import enter
 from erythroxy_tx.compiling.scope import is_unwatched
 from erythroxy_tx.compiling.scope import leave
 from erythroxy_tx.compiling.scope import raise_stopped
-from erythroxy_tx.core import cache
 from erythroxy_tx.core.late import is_late
 from erythroxy_tx.core.late import late
 from erythroxy_tx.core.late import refuse_late
@@ -34,6 +32,7 @@ from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.guards.guard import kept_across_steps
 
 
 @overload
@@ -135,15 +134,7 @@ class NoRecompile(Transform):
     @functools.cached_property
     def _warmth(self) -> "Warmth":
         label = f"{self.name}({name_of(unwrapped(self))})"
-        bound = unwrapped(self)
-        instance = getattr(bound, "__self__", None) or next(iter(getattr(bound, "args", ())), None)
-        function = getattr(bound, "__func__", None) or getattr(bound, "func", None)
-        if function is None or not isinstance(instance, eqx.Module):
-            return self._kept("warmth", lambda: Warmth(label, self.warmup))
-        # A module is a value, and another object after each step: what tells it from others is its structure.
-        self._kept("bound", lambda: None)
-        key = "warmth", self.warmup, jtu.tree_structure(instance)
-        return cache.keep(function, key, lambda: Warmth(label, self.warmup))
+        return kept_across_steps(self, "warmth", lambda: Warmth(label, self.warmup))
 
     def _runner(self) -> Callable[..., Any]:
         warmth, inner = self._warmth, self.fn
