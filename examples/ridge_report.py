@@ -22,7 +22,7 @@ from rich.table import Table
 from ridge_measure import PROGRAM
 from ridge_measure import VERSIONS
 
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 FURTHEST = 5e-4  # of the largest forecast
 ROUNDING = 4 * float(np.finfo(np.float32).eps)  # two float32 results closer than this are equally accurate

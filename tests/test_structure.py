@@ -16,12 +16,13 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "erythroxy_tx").rglob("*.py"))
 FOLDERS = ("erythroxy_tx", "tests", "docs", "examples", "benchmarks", ".ci")
 
-CORE = {"errors", "_compat", "core"}
+CORE = {"errors", "units", "_compat", "core"}
 PROGRAM = CORE | {"program"}
 COMPILING = CORE | {"compiling"}
 TOP = PROGRAM | COMPILING | {"transforms", "audit", "explanation", "guards", "host", "measurement", "runtime"}
 MAY_IMPORT = {
     "errors": set(),
+    "units": set(),
     "_compat": {"errors", "_compat"},
     "core": CORE,
     "program": PROGRAM,
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "transforms": PROGRAM | COMPILING | {"guards", "host"},
     "audit": PROGRAM | {"audit"},
     "explanation": PROGRAM | {"explanation"},
-    "host": {"errors", "host"},
+    "host": {"errors", "units", "host"},
     "measurement": CORE | {"host", "measurement"},
     "runtime": CORE | {"guards", "host", "runtime"},
     "testing": TOP | {"testing", "erythroxy_tx"},
@@ -98,7 +99,7 @@ def test_third_parties_stay_in_their_layer(path: Path) -> None:
     roots = {name.partition(".")[0] for name in imports(parse(path))} - {"erythroxy_tx"}
     if layer(path) != "testing":
         assert not roots & ONLY_TESTING
-    if layer(path) in {"host", "errors"}:
+    if layer(path) in {"host", "errors", "units"}:
         assert roots - sys.stdlib_module_names <= ({"psutil"} if layer(path) == "host" else set())
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,9 @@ from erythroxy_tx.core.freeze import Freeze
 from erythroxy_tx.core.freeze import freeze
 from erythroxy_tx.core.freeze import prove
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import StaleArrayError
+from erythroxy_tx.units import format_bytes
 
 _SCALARS = 256  # device scalars kept, the least recently used goes first
 _LOCK = threading.RLock()  # copies are shared, and two threads may be the first to use one array

@@ -9,7 +9,6 @@ from typing import Any
 from typing import NamedTuple
 from typing import Self
 
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.guards.holders import Came
 from erythroxy_tx.guards.holders import arrays_on_cpu
@@ -19,6 +18,7 @@ from erythroxy_tx.guards.holders import signed
 from erythroxy_tx.host.memory import HighWater
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.host.memory import rss
+from erythroxy_tx.units import format_bytes
 
 _STATUS = Path("/proc/self/status")
 _PARTS = ("RssAnon:", "RssFile:", "RssShmem:")

@@ -20,7 +20,7 @@ from erythroxy_tx.core.call_site import frames
 from erythroxy_tx.core.call_site import is_library
 from erythroxy_tx.core.call_site import variables
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 _PATIENCE = 0.5  # seconds for the search of arrays of numpy
 _AT_ONCE = 20_000  # objects whose contents are asked for

@@ -6,11 +6,11 @@ import types
 from typing import Self
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.guards.look import Look
 from erythroxy_tx.guards.reads import Read
 from erythroxy_tx.guards.reads import Watch
+from erythroxy_tx.units import format_bytes
 
 _SHOWN = 20  # lines of the table
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 
 class DevicePeak:

@@ -18,8 +18,8 @@ from erythroxy_tx._compat import Literal
 from erythroxy_tx._compat import all_constants
 from erythroxy_tx._compat import source_line
 from erythroxy_tx._compat import sub_jaxprs
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.measurement.work import work
+from erythroxy_tx.units import format_bytes
 
 _SHARE = 0.1  # of the work; less is what library functions leave over
 _FLOPS = 0.4  # compiled over written; sharing of common subexpressions alone often reaches a half

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erythroxy_tx.core.compiled import ProgramBytes
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.progress import progress
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
+from erythroxy_tx.units import format_bytes
 
 
 def largest_fitting(

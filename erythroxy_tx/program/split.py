@@ -17,11 +17,11 @@ import jax.numpy as jnp
 
 from erythroxy_tx import _compat
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.worth import bytes_of
 from erythroxy_tx.program.worth import is_dear
 from erythroxy_tx.program.worth import is_fused
 from erythroxy_tx.program.worth import is_pure
+from erythroxy_tx.units import format_bytes
 
 Leaves = list[Any]
 

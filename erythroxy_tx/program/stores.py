@@ -6,7 +6,6 @@ Not here: what has to be written down in any case, since a chunk needs all of it
 import math
 from collections.abc import Iterator
 
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Program
@@ -18,6 +17,7 @@ from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.work import bytes_of
 from erythroxy_tx.program.work import work
+from erythroxy_tx.units import format_bytes
 
 PAYS = 1.25  # a plan that computes less than this many times what one-shot does is left as it is
 LIMIT = 16.0  # and one that computes more than this many times is refused

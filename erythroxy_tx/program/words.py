@@ -11,7 +11,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
@@ -29,6 +28,7 @@ from erythroxy_tx.program.rules.rule import without_rows
 from erythroxy_tx.program.stores import factor
 from erythroxy_tx.program.stores import peak_bytes
 from erythroxy_tx.program.symbol import shown
+from erythroxy_tx.units import format_bytes
 
 _SHOWN = 6  # equations of a pass, the dearest first
 

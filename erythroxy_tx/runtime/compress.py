@@ -16,8 +16,8 @@ import numpy as np
 from jax import lax
 
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.units import format_bytes
 
 
 def compress(tree: Any, half: str | None = None) -> "Compressed":

@@ -15,7 +15,6 @@ from typing import Self
 import numpy as np
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.runtime.pool.allowance import Allowance
 from erythroxy_tx.runtime.pool.bookmarks import Bookmarks
@@ -28,6 +27,7 @@ from erythroxy_tx.runtime.pool.rotation import mixed
 from erythroxy_tx.runtime.pool.rotation import taken
 from erythroxy_tx.runtime.pool.sources import Form
 from erythroxy_tx.runtime.pool.sources import Segment
+from erythroxy_tx.units import parse_bytes
 
 _REMEMBERED = 1024  # batches back for which a state can be told
 

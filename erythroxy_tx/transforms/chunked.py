@@ -24,8 +24,6 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
-from erythroxy_tx.core.units import format_bytes
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
@@ -40,6 +38,8 @@ from erythroxy_tx.program.exact import exact_outputs
 from erythroxy_tx.program.likeness import STREAMED
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.program.words import told
+from erythroxy_tx.units import format_bytes
+from erythroxy_tx.units import parse_bytes
 
 _DRIVERS = (lax.map, lax.scan)
 

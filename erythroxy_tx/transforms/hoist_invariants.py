@@ -9,10 +9,10 @@ from typing import Any
 import equinox as eqx
 
 from erythroxy_tx.core.contract import AsAccurate
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.scans.looped import Loop
 from erythroxy_tx.program.scans.looped import Looped
 from erythroxy_tx.program.split import Terms
+from erythroxy_tx.units import parse_bytes
 
 
 def hoist_invariants(

@@ -15,7 +15,6 @@ from erythroxy_tx.core.late import late
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.guards import growth
 from erythroxy_tx.guards.growth import Growth
@@ -23,6 +22,7 @@ from erythroxy_tx.guards.guard import Block
 from erythroxy_tx.guards.guard import Guard
 from erythroxy_tx.guards.guard import kept_across_steps
 from erythroxy_tx.guards.guard import order
+from erythroxy_tx.units import parse_bytes
 
 
 def host_flat(max_growth: int | str, *, warmup: int | None = None) -> Any:

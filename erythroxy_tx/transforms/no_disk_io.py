@@ -12,7 +12,6 @@ from typing import overload
 import equinox as eqx
 
 from erythroxy_tx.core.call_site import user_line
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import DiskIOError
 from erythroxy_tx.guards.disk import TIME
 from erythroxy_tx.guards.disk import Access
@@ -21,6 +20,7 @@ from erythroxy_tx.guards.guard import Block
 from erythroxy_tx.guards.guard import Guard
 from erythroxy_tx.guards.paths import allowed
 from erythroxy_tx.guards.unseen import Found
+from erythroxy_tx.units import format_bytes
 
 _FIXES = {
     "read": "load it once before the loop; make it on the device, as with tx.generate; or read ahead in another "

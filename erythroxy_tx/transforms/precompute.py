@@ -34,13 +34,13 @@ from erythroxy_tx.core.static import undeclare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.transform import with_innermost
-from erythroxy_tx.core.units import format_bytes
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program import in_two
 from erythroxy_tx.program.exact import exact_results
 from erythroxy_tx.program.split import Split
 from erythroxy_tx.program.split import Terms
+from erythroxy_tx.units import format_bytes
+from erythroxy_tx.units import parse_bytes
 
 Leaves = list[Any]
 

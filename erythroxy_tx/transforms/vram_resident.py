@@ -27,10 +27,10 @@ from erythroxy_tx.core.static import split
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
 from erythroxy_tx.core.transform import with_innermost
-from erythroxy_tx.core.units import format_bytes
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.units import format_bytes
+from erythroxy_tx.units import parse_bytes
 
 _LARGEST_CAPTURE = 2**20  # bytes
 

@@ -8,9 +8,9 @@ import pytest
 from jax import lax
 
 import erythroxy_tx as tx
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.transforms import chunked as module
+from erythroxy_tx.units import parse_bytes
 
 X = jnp.ones((60, 24))
 

@@ -7,7 +7,6 @@ import re
 import jax
 
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.scans.flow import BIG
 from erythroxy_tx.program.scans.flow import Flow
 from erythroxy_tx.program.scans.flow import Looked
@@ -15,6 +14,7 @@ from erythroxy_tx.program.scans.flow import Node
 from erythroxy_tx.program.scans.flow import bytes_of
 from erythroxy_tx.program.scans.listing import CompiledLoop
 from erythroxy_tx.program.scans.listing import loops
+from erythroxy_tx.units import format_bytes
 
 _WRITES = ("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "dynamic_update_slice")
 _BARRIER = "jax.lax.optimization_barrier((carry, value)) between read and write"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from collections.abc import Iterator
 
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.program.scans.flow import BIG
 from erythroxy_tx.program.scans.flow import Flow
 from erythroxy_tx.program.scans.flow import Looked
 from erythroxy_tx.program.scans.flow import Node
 from erythroxy_tx.program.scans.flow import bytes_of
+from erythroxy_tx.units import format_bytes
 
 _RUNNING = {"reduce_sum": "sum", "reduce_max": "maximum", "reduce_min": "minimum", "reduce_prod": "product"}
 _SAME_ELEMENTS = ("squeeze", "reshape", "expand_dims")

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from erythroxy_tx.core.units import format_bytes
+from erythroxy_tx.units import format_bytes
 
 STAGES = ("next", "prepare", "copy")  # of a worker; the consumer uploads
 _STARVED = 0.05  # of the time: less is noise

@@ -4,9 +4,9 @@
 
 import dataclasses
 
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
 from erythroxy_tx.runtime.pool.catalogue import Catalogue
+from erythroxy_tx.units import format_bytes
 
 _MIXING = 64  # bytes for each row of a batch, to find from which segment it comes
 

@@ -15,13 +15,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import parse_bytes
 from erythroxy_tx.errors import LengthError
 from erythroxy_tx.runtime.pool.sources import Form
 from erythroxy_tx.runtime.pool.sources import Loaded
 from erythroxy_tx.runtime.pool.sources import Segment
 from erythroxy_tx.runtime.pool.sources import Stop
 from erythroxy_tx.runtime.pool.sources import Stored
+from erythroxy_tx.units import parse_bytes
 
 
 class Catalogue:

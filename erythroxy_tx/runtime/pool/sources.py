@@ -16,8 +16,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from erythroxy_tx.core.signature import shape_of
-from erythroxy_tx.core.units import format_bytes
 from erythroxy_tx.errors import BudgetError
+from erythroxy_tx.units import format_bytes
 
 _PIECE = 16 * 2**20  # bytes that are read at once, after which a reader sees that it is to stop
 _MAPPED = 2**18  # bytes from which a segment has a mapping of its own

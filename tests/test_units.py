@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erythroxy_tx.core.units import format_bytes
-from erythroxy_tx.core.units import parse_bytes
+from erythroxy_tx.units import format_bytes
+from erythroxy_tx.units import parse_bytes
 
 POWERS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
 POWERS |= {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
