@@ -89,7 +89,7 @@ class ThreadError(ErythroxyError, RuntimeError):
 
 
 class StallError(ErythroxyError, TimeoutError):
-    """Nothing arrived within the time that was given."""
+    """What was waited for did not come within the time that was given."""
 
 
 class StaleArrayError(ErythroxyError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Byte counts: what is read, what is refused, what is written."""
+"""Byte counts and times: what is read, what is refused, what is written."""
 
 import hypothesis
 import pytest
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from erythroxy_tx.units import format_bytes
 from erythroxy_tx.units import parse_bytes
+from erythroxy_tx.units import parse_seconds
 
 POWERS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
 POWERS |= {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
@@ -47,3 +48,19 @@ def test_what_is_no_count_is_refused_by_name(wrong: object) -> None:
 def test_written_for_a_person(count: int, told: str) -> None:
     assert format_bytes(count) == told
     assert format_bytes(5000 * 2**40) == "5000.0 TiB"
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(2, 2.0), (0.5, 0.5), ("150ms", 0.15), (" 2 s ", 2.0), ("1.5min", 90.0), ("1h", 3600.0)]
+)
+def test_times(value: float | str, seconds: float) -> None:
+    assert parse_seconds(value, "window") == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong", [0, -1, True, None, float("inf"), float("nan"), "", "2", "0s", "-1s", "2 sec", "2S", b"2s"]
+)
+def test_what_is_no_time_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"on_pressure got window=.* is not a time.*150ms.*min") as caught:
+        parse_seconds(wrong, "on_pressure got window")  # type: ignore[arg-type]
+    assert repr(wrong) in str(caught.value)

@@ -7,6 +7,8 @@ Source: kernel documentation, admin-guide/cgroup-v2.rst and admin-guide/cgroup-v
 """
 
 import dataclasses
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from pathlib import PurePosixPath
@@ -30,7 +32,8 @@ class Cgroup:
     - `folder`: where its files are.
     - `version`: 1 or 2.
     - `usage`, `peak`: bytes held now, page cache included, and at the most. None where the kernel does not say.
-    - `anon`, `file`: bytes of the processes' own memory, and of page cache, which can be reclaimed.
+    - `anon`, `file`: bytes of the processes' own memory, and of page cache that can be reclaimed, which tmpfs and
+        shared memory cannot.
     - `limit`: bytes past which the kernel kills (`memory.max`); None where there is no limit.
     - `high`: bytes past which it slows down and reclaims (`memory.high`); None for no limit, and in version 1.
     - `swap_usage`, `swap_limit`: bytes; in version 1 the limit is that of memory and swap together, less `limit`.
@@ -60,35 +63,25 @@ def memory_cgroups(pid: int | None = None, *, root: Path = ROOT) -> tuple[Cgroup
     - `pid`: the process; None is this one.
     - `root`: the root of the file system.
 
-    **Returns:** an empty tuple where there are no control groups, such as on another system.
+    **Returns:** an empty tuple where there are no control groups, such as on another system, and for a process that
+    has ended.
 
     >>> for group in memory_cgroups():
     ...     assert group.path.startswith("/")
     """
-    found = _memory_tree(pid, root)
-    if found is None:
-        return ()
-    version, mount, path = found
-    read = _version_2 if version == 2 else _version_1
-    return tuple(read(folder, name) for folder, name in _upwards(mount, path))
+    paths = _paths(pid, root)
+    controller, read = ("memory", _version_1) if "memory" in paths else ("", _version_2)
+    return tuple(read(folder, name) for folder, name in _upwards(controller, paths, root))
 
 
 def pressure_folder(pid: int | None = None, *, root: Path = ROOT) -> Path | None:
     """The folder of the version 2 group of a process, which has its pressure files; None where there is none."""
-    paths, mounts = _paths(pid, root), _mounts(root)
-    if "" not in paths or "" not in mounts:
-        return None
-    folder, _ = next(_upwards(mounts[""], paths[""]))
-    return folder
+    return next(iter(pressure_folders(pid, root=root)), None)
 
 
-def _memory_tree(pid: int | None, root: Path) -> tuple[int, tuple[Path, str], str] | None:
-    paths, mounts = _paths(pid, root), _mounts(root)
-    if "memory" in paths and "memory" in mounts:
-        return 1, mounts["memory"], paths["memory"]
-    if "" in paths and "" in mounts:
-        return 2, mounts[""], paths[""]
-    return None
+def pressure_folders(pid: int | None = None, *, root: Path = ROOT) -> dict[Path, str]:
+    """The folders of the version 2 groups of a process, from its own up to the top, each with the group's name."""
+    return dict(_upwards("", _paths(pid, root), root))
 
 
 def _paths(pid: int | None, root: Path) -> dict[str, str]:
@@ -98,30 +91,34 @@ def _paths(pid: int | None, root: Path) -> dict[str, str]:
     return {name: part[2] for part in parts if len(part) == 3 for name in part[1].split(",")}
 
 
-def _mounts(root: Path) -> dict[str, tuple[Path, str]]:
-    """Where each controller is mounted, and the group that is the root of the mount."""
-    found: dict[str, tuple[Path, str]] = {}
+def _mounts(root: Path) -> Iterator[tuple[str, Path, PurePosixPath]]:
+    """Each controller, where it is mounted, and the group that is the root of the mount."""
     for line in (text(root / "proc/self/mountinfo") or "").splitlines():
         mounted, _, kind = line.partition(" - ")
         fields, about = mounted.split(" "), kind.split(" ")
-        if len(fields) < 5 or not about[0].startswith("cgroup"):
-            continue
-        place = root / fields[4].lstrip("/"), fields[3]
-        names = [""] if about[0] == "cgroup2" else about[-1].split(",")
-        for name in names:
-            found.setdefault(name, place)
-    return found
+        if len(fields) >= 5 and about[0] in {"cgroup", "cgroup2"}:
+            top, mount = map(_unescaped, fields[3:5])
+            for name in [""] if about[0] == "cgroup2" else about[-1].split(","):
+                yield name, root / mount.lstrip("/"), PurePosixPath(top)
 
 
-def _upwards(mount: tuple[Path, str], path: str) -> Iterator[tuple[Path, str]]:
-    folder, top = mount
-    inside = PurePosixPath(path)
-    if top != "/" and inside.is_relative_to(top):
-        inside = PurePosixPath("/") / inside.relative_to(top)
-    if ".." in inside.parts or not (folder / str(inside).lstrip("/")).is_dir():
-        inside = PurePosixPath("/")  # a group outside of this namespace: the nearest that can be seen
+def _unescaped(field: str) -> str:
+    """The kernel writes a space, a tab, a newline and a backslash of a path as an octal number."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _upwards(controller: str, paths: dict[str, str], root: Path) -> Iterator[tuple[Path, str]]:
+    """The folders and names of a process's group and those around it, as far as they can be seen; the nearest first."""
+    mounts = [(mount, top) for name, mount, top in _mounts(root) if name == controller]
+    if controller not in paths or not mounts:
+        return
+    group = PurePosixPath(paths[controller])
+    mount, top = next((each for each in mounts if group.is_relative_to(each[1])), mounts[0])
+    # A group outside of this namespace has `..` in its path, or is not under the root of the mount.
+    inside = group.relative_to(top) if group.is_relative_to(top) and ".." not in group.parts else PurePosixPath()
     for step in (inside, *inside.parents):
-        yield folder / str(step).lstrip("/"), str(step)
+        if os.path.isdir(mount / step):  # noqa: PTH112  # that of pathlib raises where a folder may not be searched
+            yield mount / step, str("/" / step)
 
 
 def _version_2(folder: Path, path: str) -> Cgroup:
@@ -133,7 +130,7 @@ def _version_2(folder: Path, path: str) -> Cgroup:
         usage=number(folder / "memory.current"),
         peak=number(folder / "memory.peak"),
         anon=stat.get("anon"),
-        file=stat.get("file"),
+        file=_sum(stat, "active_file", "inactive_file"),
         limit=number(folder / "memory.max"),
         high=number(folder / "memory.high"),
         swap_usage=number(folder / "memory.swap.current"),
@@ -152,7 +149,7 @@ def _version_1(folder: Path, path: str) -> Cgroup:
         usage=number(folder / "memory.usage_in_bytes"),
         peak=number(folder / "memory.max_usage_in_bytes"),
         anon=stat.get("total_rss"),
-        file=stat.get("total_cache"),
+        file=_sum(stat, "total_active_file", "total_inactive_file"),
         limit=limit,
         high=None,
         swap_usage=stat.get("total_swap"),
@@ -164,3 +161,7 @@ def _version_1(folder: Path, path: str) -> Cgroup:
 def _limit(folder: Path, name: str) -> int | None:
     found = number(folder / name)
     return None if found is None or found >= _UNLIMITED else found
+
+
+def _sum(stat: dict[str, int], *names: str) -> int | None:
+    return sum(stat[name] for name in names) if all(name in stat for name in names) else None
