@@ -76,12 +76,19 @@ def test_no_row_looks_ahead(example: ModuleType, data: Any) -> None:
         np.testing.assert_allclose(before, after, atol=1e-5)  # numpy rounds by where an array lies
 
 
-def test_it_reports(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reports(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = importlib.import_module("forecaster_report")
+    waits: list[object] = []  # a machine that tests run on need not be calm
+    monkeypatch.setattr(tx, "wait_for_headroom", lambda need, timeout: waits.append((need, timeout)))
     assert report.main(["--every", "64", "--epochs", "1", "--run", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     for text in ("as people write it", "Both loops arrive at the same model", "with 1 reads of the device", "fetch"):
         assert text in printed
+    for text in ("host peak", "device peak: not reported by cpu", "stalls are the share of the time", "MiB"):
+        assert text in printed
+    assert waits == [("512MiB", "10min")] * 2
     with pytest.raises(tx.RunSpecError, match="epochs"):
         report.main(["--every", "64", "--epochs", "2", "--run", str(tmp_path)])
 

@@ -23,6 +23,7 @@ import pytest
 
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import rss
+from erythroxy_tx.host.psi import Stalled
 from erythroxy_tx.measurement import clock
 from erythroxy_tx.measurement import isolate
 from erythroxy_tx.measurement import stage
@@ -154,6 +155,38 @@ def test_compiles_outside_the_block_do_not_count() -> None:
 def test_a_run_that_is_mostly_dispatch_is_said(dispatch: float, said: str | None) -> None:
     notes = list(timing._dispatched(1.0, dispatch))
     assert (said in notes[0]) if said else not notes
+
+
+# ------------------------------------------------------------------ stalls
+
+
+def test_stalls_are_those_of_the_steady_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Stalls:
+        def __init__(self) -> None:
+            order.append("start")
+
+        def read(self) -> Stalled:
+            order.append("read")
+            return Stalled(2.0, 0.5, None, "no pressure here")
+
+    monkeypatch.setattr(timing, "StallClock", Stalls)
+    blocked = clock.blocked
+    monkeypatch.setattr(clock, "blocked", lambda run: order.append("run") or blocked(run))
+    found = measure(twice, X, runs=3)
+    assert order[-5:] == ["start", "run", "run", "run", "read"]
+    assert order.count("start") == 1
+    assert found.to_dict()["stalled"] == {"seconds": 2.0, "memory": 0.5, "io": None, "missing": "no pressure here"}
+    table = " ".join(str(found).split())
+    assert "memory stalls 50.0% of 2.0 s of steady runs" in table
+    assert "I/O stalls - no pressure here" in table
+
+
+def test_stalls_of_this_machine_are_shares() -> None:
+    stalled = measure(twice, X, runs=1).stalled
+    assert all(share is None or 0 <= share <= 1 for share in (stalled.memory, stalled.io))
+    assert bool(stalled.missing) == (stalled.memory is None or stalled.io is None)
 
 
 # ------------------------------------------------------------------ what is run

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from erythroxy_tx.core.compiled import ProgramBytes
+from erythroxy_tx.host.psi import Stalled
 from erythroxy_tx.units import format_bytes
 
 
@@ -33,6 +34,9 @@ class Measurement:
         from before the trace until after the last run; `host_how` is `"VmHWM"` or `"sampled"`.
     - `host_compile_bytes`: how far it had risen when the program was compiled; None for a wrapper.
     - `device_peak_bytes`: the most that one device held, or None; `device_how` says why.
+    - `stalled`: what share of the time of the steady runs, from the first to the last with what prepares them, some
+        task of this machine waited: for `memory` and for `io`, from 0 to 1, or None, and `missing` says why. Another
+        process may be the one that waited.
     - `fresh_process`: whether a process of its own was measured.
     - `notes`: what a reader of the figures must know, such as work that the compiler removed.
     """
@@ -51,6 +55,7 @@ class Measurement:
     host_how: str
     device_peak_bytes: int | None
     device_how: str
+    stalled: Stalled
     fresh_process: bool
     notes: tuple[str, ...]
 
@@ -126,7 +131,14 @@ class Measurement:
         return [
             ("host high water", f"+{format_bytes(self.host_rise_bytes)}", host),
             ("device peak", peak, self.device_how),
+            self._waited("memory stalls", self.stalled.memory),
+            self._waited("I/O stalls", self.stalled.io),
         ]
+
+    def _waited(self, name: str, share: float | None) -> tuple[str, str, str]:
+        if share is None:
+            return name, "-", self.stalled.missing
+        return name, f"{share:.1%}", f"of {_seconds(self.stalled.seconds)} of steady runs, of any task of this machine"
 
 
 def _seconds(value: float | None) -> str:

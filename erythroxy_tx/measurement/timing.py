@@ -13,10 +13,10 @@ import numpy as np
 
 from erythroxy_tx._compat import outside_trace
 from erythroxy_tx.core.compiled import ProgramBytes
-from erythroxy_tx.core.progress import progress
 from erythroxy_tx.core.signature import name_of
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import HighWater
+from erythroxy_tx.host.psi import StallClock
 from erythroxy_tx.measurement import clock
 from erythroxy_tx.measurement.isolate import in_fresh_process
 from erythroxy_tx.measurement.memory import DevicePeak
@@ -26,6 +26,7 @@ from erythroxy_tx.measurement.report import Measurement
 from erythroxy_tx.measurement.stage import Staged
 from erythroxy_tx.measurement.stage import leaf_names
 from erythroxy_tx.measurement.stage import user_trace
+from erythroxy_tx.progress import progress
 
 _NOISE = 0.05  # of a run; less dispatch than that is lost in the spread
 _DOMINATED = 0.5
@@ -91,7 +92,9 @@ def _measured(
         first = clock.blocked(run)
         at_first = compiles.count - before
         of = "" if runs is None else f" of {runs}"
+        stalls = StallClock()
         seconds = clock.steady(staged.run, runs, lambda done: update(f"{text}{done}{of} runs"))
+        stalled = stalls.read()
         again = compiles.count - before - at_first
         device_peak, device_how = device.read()
     if staged.lowered is not None and compiled is None:
@@ -114,6 +117,7 @@ def _measured(
         host_how=high.how,
         device_peak_bytes=device_peak,
         device_how=device_how,
+        stalled=stalled,
         fresh_process=fresh,
         notes=(
             *_removed(fn, args, kwargs, staged, compiled),
