@@ -1,0 +1,56 @@
+"""`erythroxy cache`: what the compilation cache holds, and how it is cleared."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from erythroxy_tx.cli.show import show
+from erythroxy_tx.host.compile_cache import USUAL
+from erythroxy_tx.host.compile_cache import clear
+from erythroxy_tx.host.compile_cache import compile_cache
+from erythroxy_tx.host.compile_cache import jaxlib_installed
+from erythroxy_tx.units import format_bytes
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("what", nargs="?", choices=["tell", "clear"], default="tell", help="tell (default) or clear")
+    parser.add_argument("--folder", type=Path, help="instead of $JAX_COMPILATION_CACHE_DIR")
+    parser.add_argument("--yes", action="store_true", help="clear without a question")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.epilog = (
+        "clear deletes the files of a cache alone, and refuses a folder that holds anything else.\n\n"
+        "Examples:\n  erythroxy cache\n  erythroxy cache --folder ~/.cache/jax\n"
+        "  erythroxy cache clear --folder .jax_cache --yes"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tell or clear. Returns the exit status."""
+    folder = arguments.folder or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if arguments.what == "clear":
+        return _clear(folder, is_sure=arguments.yes)
+    found = compile_cache(folder, installed=jaxlib_installed())
+    show(found, json=arguments.json)
+    for usual in map(Path, USUAL) if not arguments.json and arguments.folder is None else ():
+        if usual.expanduser().is_dir() and usual.expanduser() != found.folder:
+            print(f"also there: {usual}   (erythroxy cache --folder {usual})")
+    return 0
+
+
+def _clear(folder: str | Path | None, *, is_sure: bool) -> int:
+    if not folder:
+        raise ValueError(
+            "clear got no folder: JAX_COMPILATION_CACHE_DIR is not set. Fix: erythroxy cache clear --folder FOLDER."
+        )
+    found = compile_cache(folder)
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise ValueError(f"clear asks before it deletes from {folder}, and there is no terminal. Fix: add --yes.")
+        answer = input(f"Delete {found.entries} programs, {format_bytes(found.bytes)}, from {found.folder}? [y/N] ")
+        if answer.strip().lower() not in {"y", "yes"}:
+            return 0
+    deleted = clear(Path(folder))
+    print(f"deleted {deleted.entries} programs, {format_bytes(deleted.bytes)}, from {deleted.folder}")
+    return 0

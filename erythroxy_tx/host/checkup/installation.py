@@ -1,0 +1,55 @@
+"""Checks of JAX itself: whether it is there, imports, starts, and uses the GPU."""
+
+from collections.abc import Iterator
+
+from erythroxy_tx.host.checkup.facts import Facts
+from erythroxy_tx.host.checkup.finding import Finding
+from erythroxy_tx.host.checkup.finding import finding
+from erythroxy_tx.host.checkup.settings import uses_gpu
+from erythroxy_tx.host.checkup.visible import is_hidden
+
+_CODES = {"missing": "E001", "no import": "E002", "no start": "E003", "no answer": "E004", "ended": "E005"}
+_WHAT = {
+    "missing": "JAX is not installed for this Python",
+    "no import": "import jax fails",
+    "no start": "JAX imports, and no backend starts",
+    "no answer": "the backend did not start in time",
+    "ended": "the process ended while JAX started",
+}
+_WHY = {
+    "missing": "nothing of it can be checked",
+    "no import": "no program with JAX runs",
+    "no start": "the first operation raises this error",
+    "no answer": "a driver or a device hangs, or another process holds it",
+    "ended": "no exception is raised, so a program cannot catch it",
+}
+_FIX = {
+    "missing": "pip install jax",
+    "no import": "pip install --upgrade --force-reinstall jax jaxlib",
+    "no start": "export JAX_PLATFORMS=   # or cpu, to go on without the device",
+    "no answer": "nvidia-smi   # if it hangs too, restart the driver or the machine",
+    "ended": "JAX_PLATFORMS=cpu python -c 'import jax; jax.devices()'   # if this works, it is the plugin",
+}
+
+
+def check(facts: Facts) -> Iterator[Finding]:
+    """Look at how far JAX got."""
+    outcome, error = facts.jax.outcome, facts.jax.error
+    if outcome in _CODES and not _is_of_a_setting(facts):
+        what = f"{_WHAT[outcome]}: {error}" if error else _WHAT[outcome]
+        yield finding(_CODES[outcome], "JAX", what, why=_WHY[outcome], fix=_FIX[outcome])
+    if facts.jax.backend == "cpu" and facts.machine.has_gpu and uses_gpu(facts) and not is_hidden(facts):
+        plugins = ", ".join(f"{name} {version}" for name, version in facts.jax.plugins.items()) or "none"
+        yield finding(
+            "E006",
+            "JAX",
+            f"this machine has a GPU, and JAX runs on the CPU (plugins: {plugins})",
+            why="JAX falls back to the CPU without an error where no plugin for the GPU is installed, or it fails",
+            fix="pip install --upgrade 'jax[cuda13]'   # or export JAX_PLATFORMS=cpu, if that is meant",
+        )
+
+
+def _is_of_a_setting(facts: Facts) -> bool:
+    """Whether the error names a setting, which the check of names reports."""
+    error = facts.jax.error.upper()
+    return facts.jax.outcome == "no import" and any(n in error for n in facts.environ if n.startswith("JAX_"))
