@@ -1,10 +1,12 @@
-"""What differs on a GPU, checked there: copies, transfers, the device's peak, and products in lower precision.
+"""What differs on a GPU, checked there: copies, transfers, the device's peak, products in lower precision, and what the
+driver tells.
 
     python benchmarks/gpu.py        about a minute; exit status 1 if a check fails, 2 where there is no GPU
 
 Not here: figures of time against peers (`chunking.py`, `dispatch.py`), which run on any backend.
 """
 
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -150,6 +152,34 @@ def metrics_are_appended_without_a_transfer() -> str:
     return "" if len(metrics.numpy()["loss"]) == 265 else "rows are missing"
 
 
+def the_driver_tells_of_every_gpu() -> str:
+    """While this process holds one. In a container the driver may list no process at all."""
+    held = jax.device_put(np.ones(2**26, np.float32)).block_until_ready()
+    found = tx.idle_devices()
+    print(found)
+    well = [device for device in found.devices if not device.fault]
+    if not well or not all(device.uuid and device.total for device in well):
+        return found.why or "no GPU is told with its UUID and its size"
+    if max(device.used or 0 for device in well) < held.nbytes:
+        return "what this process holds is not told as used"
+    own = [device for device in well if device.own]
+    return "" if own or not any(device.tenants for device in well) else "this process is not known as its own"
+
+
+def the_lines_of_env_choose_the_gpu_and_the_share() -> str:
+    """For JAX in a new process, beside what this one holds."""
+    device = [device for device in tx.idle_devices().devices if not device.fault and not device.mig][-1]
+    lines = f'eval "$("$0" -m erythroxy_tx.cli env --gpu {device.uuid} --fraction 0.05)"'
+    code = "import jax; print(jax.device_count(), jax.devices()[0].memory_stats()['bytes_limit'])"
+    command = ["sh", "-c", f'{lines}; exec "$0" -c "{code}"', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr[-500:]
+    count, limit = map(int, done.stdout.split())
+    share = limit / (device.total or 1)
+    return "" if count == 1 and 0.04 < share < 0.06 else f"{count} GPUs, {share:.3f} of the memory"
+
+
 CHECKS: tuple[Callable[[], str], ...] = (
     a_resident_copy_is_the_devices_own,
     a_warm_call_transfers_nothing,
@@ -161,6 +191,8 @@ CHECKS: tuple[Callable[[], str], ...] = (
     each_read_is_seen_once,
     a_buffer_that_is_used_again_reaches_no_batch,
     metrics_are_appended_without_a_transfer,
+    the_driver_tells_of_every_gpu,
+    the_lines_of_env_choose_the_gpu_and_the_share,
 )
 
 

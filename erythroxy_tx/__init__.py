@@ -18,6 +18,10 @@ proved to compute the same thing, or is refused with the line and the fix.
 | keep the starts of windows, not the windows | `windows` |
 | hold a port against its numpy original | `assert_relocation` |
 | time and weigh honestly | `measure` |
+| see how the host's memory is, and wait for room | `pressure`, `on_pressure`, `wait_for_headroom` |
+| find out who killed a process | `diagnose_oom` |
+| find an idle GPU | `idle_devices` |
+| see what is wrong with settings, and how the compilation cache fares | `doctor` |
 | search for a counterexample | `testing.prove`, `testing.prove_relocation` |
 | look at a stack | `explain`, `stack`, `unwrap`, `contract`; `Bitwise`, `Close`, `AsAccurate` |
 | forget what was compiled and uploaded | `clear` |
@@ -30,9 +34,13 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
+from erythroxy_tx.host.checkup.watch import watch
+
 if "jax" in sys.modules:
     # What it imports adds to the key of all programs of jax 0.12, which compiles them again: rather now than later.
     import equinox as equinox
+
+watch()  # `doctor` tells which settings came too late, and how the compilation cache fared
 
 if TYPE_CHECKING:
     from erythroxy_tx.compiling.recorder import compiles as compiles
@@ -62,6 +70,12 @@ if TYPE_CHECKING:
     from erythroxy_tx.errors import TransformOrderError as TransformOrderError
     from erythroxy_tx.explanation import explain as explain
     from erythroxy_tx.guards.syncs import host_syncs as host_syncs
+    from erythroxy_tx.host.devices import idle_devices as idle_devices
+    from erythroxy_tx.host.doctor import doctor as doctor
+    from erythroxy_tx.host.headroom import wait_for_headroom as wait_for_headroom
+    from erythroxy_tx.host.on_pressure import on_pressure as on_pressure
+    from erythroxy_tx.host.oom import diagnose_oom as diagnose_oom
+    from erythroxy_tx.host.pressure import pressure as pressure
     from erythroxy_tx.measurement.timing import measure as measure
     from erythroxy_tx.runtime.compress import compress as compress
     from erythroxy_tx.runtime.divide import safe_divide as safe_divide
@@ -114,7 +128,13 @@ _HOME = {
     "host_flat": "transforms.host_flat",
     "assert_relocation": "transforms.assert_relocation",
     "measure": "measurement.timing",
+    "diagnose_oom": "host.oom",
+    "idle_devices": "host.devices",
+    "doctor": "host.doctor",
     "compiles": "compiling.recorder",
+    "pressure": "host.pressure",
+    "on_pressure": "host.on_pressure",
+    "wait_for_headroom": "host.headroom",
     "contract": "core.stack",
     "explain": "explanation",
     "stack": "core.stack",
@@ -154,6 +174,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"erythroxy_tx.{_HOME[name]}"), name)
     if is_first and "equinox" in sys.modules:
         importlib.import_module("erythroxy_tx._compat").warn_of_first_use()
+    watch()  # where JAX was imported after this package
     globals()[name] = value
     return value
 

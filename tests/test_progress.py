@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-import erythroxy_tx.core.progress
-from erythroxy_tx.core.progress import progress
+import erythroxy_tx.progress
+from erythroxy_tx.progress import progress
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
         self.shown = threading.Event()
         monkeypatch.setattr(sys, "stderr", self)
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(erythroxy_tx.core.progress, "_PATIENCE", patience)
+        monkeypatch.setattr(erythroxy_tx.progress, "_PATIENCE", patience)
 
     def isatty(self) -> bool:
         return True
@@ -36,7 +36,7 @@ def all_threads_end(before: set[threading.Thread]) -> bool:
 
 
 def test_nothing_when_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erythroxy_tx.core.progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(erythroxy_tx.progress, "_PATIENCE", 0.0)
     with progress("searching") as update:
         update("searching: 2 of 3")
     captured = capsys.readouterr()

@@ -24,7 +24,17 @@ _COULD_NOT_RUN = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status: 0 clean, 1 there are findings, 2 it could not run."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            sys.stdout.flush()  # a reader that has gone is met here, and not when Python ends
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _COULD_NOT_RUN
+
+
+def _run(argv: list[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog="erythroxy",
@@ -44,10 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))
+    except BrokenPipeError:
+        raise
     except (ErythroxyError, OSError, ValueError) as error:
-        if isinstance(error, BrokenPipeError):  # `| head` has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return _COULD_NOT_RUN
         print(f"erythroxy {arguments.command}: {error}", file=sys.stderr)
         return _COULD_NOT_RUN
     except KeyboardInterrupt:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from erythroxy_tx.core.compiled import ProgramBytes
-from erythroxy_tx.core.progress import progress
 from erythroxy_tx.errors import BudgetError
+from erythroxy_tx.progress import progress
 from erythroxy_tx.units import format_bytes
 
 

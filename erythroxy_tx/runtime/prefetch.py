@@ -17,11 +17,11 @@ from typing import Self
 import jax
 
 from erythroxy_tx import _compat
-from erythroxy_tx.core.progress import progress
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.errors import StallError
 from erythroxy_tx.errors import ThreadError
 from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.progress import progress
 from erythroxy_tx.runtime.fetching.batches import NAME
 from erythroxy_tx.runtime.fetching.reading import source_of
 from erythroxy_tx.runtime.fetching.report import PrefetchReport

@@ -13,7 +13,7 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from erythroxy_tx.core.progress import progress
+from erythroxy_tx.progress import progress
 from erythroxy_tx.testing.reproduce import as_code
 
 _STALE = 10
