@@ -19,7 +19,9 @@ FOLDERS = ("erythroxy_tx", "tests", "docs", "examples", "benchmarks", ".ci")
 CORE = {"errors", "units", "progress", "_compat", "core"}
 PROGRAM = CORE | {"program"}
 COMPILING = CORE | {"compiling"}
-TOP = PROGRAM | COMPILING | {"transforms", "audit", "explanation", "guards", "host", "measurement", "runtime"}
+TOP = (
+    PROGRAM | COMPILING | {"transforms", "audit", "drivers", "explanation", "guards", "host", "measurement", "runtime"}
+)
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
@@ -29,7 +31,8 @@ MAY_IMPORT = {
     "program": PROGRAM,
     "compiling": COMPILING,
     "guards": CORE | {"guards", "host"},
-    "transforms": PROGRAM | COMPILING | {"guards", "host"},
+    "drivers": PROGRAM | {"drivers", "host", "runtime"},
+    "transforms": PROGRAM | COMPILING | {"drivers", "guards", "host"},
     "audit": PROGRAM | {"audit"},
     "explanation": PROGRAM | {"explanation"},
     "host": {"errors", "units", "progress", "host", "_compat"},  # _compat lazily, where JAX is imported already

@@ -61,3 +61,8 @@ def sizes(rows: int) -> list[int]:
         count = -(-rows // size)
         size = -(-rows // (count + 1)) if -(-rows // (count + 1)) < size else size - 1
     return [*found, 1]
+
+
+def powers(rows: int) -> list[int]:
+    """The chunk sizes of a stream, powers of two from the first that holds all rows: other rows take the same one."""
+    return [2**k for k in range(max(rows - 1, 0).bit_length(), -1, -1)]

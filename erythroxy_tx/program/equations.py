@@ -33,13 +33,16 @@ _RANDOM = {"random_bits", "random_seed", "random_wrap", "random_unwrap", "random
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Value:
-    """One array of a program. `shape` has the unknown in it, `at` is the shape for the rows at hand."""
+    """One array of a program. `shape` has the unknown in it, `at` is the shape for the rows at hand; `of_rows`: whether
+    what is `known` of it follows from their number.
+    """
 
     shape: tuple[Any, ...]
     at: tuple[int, ...]
     dtype: Any
     maker: "Equation | None" = None
     known: Any = None
+    of_rows: bool = False
     used: bool = False
 
     @functools.cached_property
@@ -190,7 +193,8 @@ class _Builder:
             return self._opened(self._expanded(eqn), ins)
         if name == "dim_as_value" and not self.up_to:
             kind = eqn.outvars[0].aval
-            return [self.known(np.asarray(self.at(eqn.params["dim"]), kind.dtype), kind)]
+            number = np.asarray(self.at(eqn.params["dim"]), kind.dtype)
+            return [dataclasses.replace(self.known(number, kind), of_rows=True)]
         if name == "split":
             return self._split(eqn, ins[0])
         if name == "gather" or name.startswith("scatter"):
@@ -255,7 +259,7 @@ class _Builder:
             return None
         found = computed(eqn.primitive, [v.known for v in ins], self._params(eqn.params))
         for value, result in zip(outs, found, strict=True):
-            value.known = result
+            value.known, value.of_rows = result, any(v.of_rows for v in ins)
         return outs
 
     def _params(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,15 @@ def run_whole(program: Program, args: Leaves) -> Leaves:
 
 
 def read(value: Value, there: dict[Any, Any]) -> Any:
-    """A value that is known, or there as a whole."""
-    return value.known if value.known is not None else there[value]
+    """A value that is there as a whole, or known."""
+    return there[value] if value.known is None or value in there else value.known
+
+
+def run_small(step: Step, there: dict[Any, Any], run: Run) -> None:
+    """Compute a step that has no rows to run over, between two passes. `run` runs a program that is inside of it."""
+    blocks = Blocks(there, None, run=run)
+    blocks.parts = there
+    blocks.run_item(step if step.request is not None else step.eqn)
 
 
 class Blocks:

@@ -75,12 +75,14 @@ class Plan:
         return found
 
 
-def plan_of(program: Program, size: int, stores: Iterable[Value] = ()) -> Plan:
+def plan_of(program: Program, size: int, stores: Iterable[Value] = (), *, equal: bool = True) -> Plan:
     """Order a program into passes with chunks of `size` rows.
 
     **Arguments:**
 
     - `stores`: values that are written down rather than computed again.
+    - `equal`: whether chunks are made equally long, at most `size`; otherwise they are of `size` rows, and the last one
+        overlaps wherever it may, so that what a chunk computes is the same for any number of rows.
 
     **Raises:** `RowMixingError` if an equation cannot be run in chunks.
     """
@@ -88,7 +90,7 @@ def plan_of(program: Program, size: int, stores: Iterable[Value] = ()) -> Plan:
     kinds = kinds_of(used)
     stored = dict.fromkeys(stores)
     while True:
-        planner = _Planner(program, size, kinds, stored)
+        planner = _Planner(program, size, kinds, stored, equal=equal)
         more = planner.run(used)
         if not more:
             return planner.plan()
@@ -96,8 +98,10 @@ def plan_of(program: Program, size: int, stores: Iterable[Value] = ()) -> Plan:
 
 
 class _Planner:
-    def __init__(self, program: Program, size: int, kinds: dict[Equation, Kind], stored: dict[Value, None]):
-        self.program, self.size, self.kinds = program, size, kinds
+    def __init__(
+        self, program: Program, size: int, kinds: dict[Equation, Kind], stored: dict[Value, None], *, equal: bool
+    ):
+        self.program, self.size, self.kinds, self.equal = program, size, kinds, equal
         results = {v: None for v in program.outs if v.rows and v.maker is not None}
         whole = {v for eqn, kind in kinds.items() if kind is Kind.WHOLE for v in eqn.outs}
         self.stored = {v: None for v in {**stored, **results} if v not in whole}
@@ -221,13 +225,13 @@ class _Planner:
         rows = self.program.rows
         slope = (self.program.symbol.at(dim, 2 * rows) - self.program.symbol.at(dim, rows)) / rows
         most = max(1, math.floor(self.size * slope)) if slope > 0 else max(size, 1)
-        return Grid(size, max(1, -(-size // -(-size // most))) if size else most)
+        return Grid(size, max(1, -(-size // -(-size // most))) if size and self.equal else most)
 
     def plan(self) -> Plan:
         for one in self.passes:
             grid = one.grid
             shares = all(isinstance(t, Store) or (isinstance(t, Fold) and t.how.shares) for t in one.tasks)
-            if shares and grid.size > grid.step and grid.tail:
+            if shares and grid.size > grid.step and (grid.tail or not self.equal):
                 overlapping = dataclasses.replace(grid, overlaps=True)
                 aligned, found = (self._needed(one, chunk) for chunk in (grid.chunk, overlapping.chunk))
                 if not found.carries and not found.long and _sizes(found) == _sizes(aligned):

@@ -24,11 +24,18 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
+from erythroxy_tx.drivers.stream import Stream
+from erythroxy_tx.drivers.stream import run_streamed
+from erythroxy_tx.drivers.stream import streamed_bytes
+from erythroxy_tx.drivers.stream import told_streamed
+from erythroxy_tx.drivers.stream import with_sources
+from erythroxy_tx.drivers.streamed import Kept
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
 from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.chunks import Chunks
+from erythroxy_tx.program.chunks import powers
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.program.combine import KINDS
 from erythroxy_tx.program.combine import check_one_chunk
@@ -45,7 +52,7 @@ _DRIVERS = (lax.map, lax.scan)
 
 
 def chunked(
-    driver: Callable[..., Any],
+    driver: Callable[..., Any] | Stream,
     n: int | None = None,
     *,
     size: int | None = None,
@@ -98,7 +105,7 @@ def chunked(
     >>> print(features.chunks(jnp.ones((10, 3)), jnp.ones((3, 5))))
     10 rows in 3 chunks of 4, the last of 2
     """
-    if driver not in _DRIVERS:
+    if driver not in _DRIVERS and not isinstance(driver, Stream):
         raise ValueError(
             f"tx.chunked got driver={name_of(driver)}. Expected lax.map or lax.scan. Fix: @tx.chunked(lax.map, n) "
             "(it takes arguments; the function comes after them)."
@@ -142,7 +149,7 @@ def chunked(
 class Chunked(Transform):
     """A function that runs over chunks of its rows. Made by `chunked`."""
 
-    driver: Callable[..., Any] = eqx.field(static=True, kw_only=True)
+    driver: Callable[..., Any] | Stream = eqx.field(static=True, kw_only=True)
     n: int | None = eqx.field(static=True, kw_only=True)
     size: int | None = eqx.field(static=True, kw_only=True)
     budget: int | None = eqx.field(static=True, kw_only=True)
@@ -153,7 +160,13 @@ class Chunked(Transform):
 
     name = "tx.chunked"
     usage = "@tx.chunked(lax.map, n), then the function"
-    compiles = traceable = True
+
+    @property
+    def compiles(self) -> bool:  # type: ignore[override]
+        """Whether it is one program: a stream is run from the host, in several."""
+        return not isinstance(self.driver, Stream)
+
+    traceable = compiles
 
     def chunks(self, *args: Any, **kwargs: Any) -> Chunks:
         """The plan for these arguments, or for `jax.ShapeDtypeStruct`s in their place. Nothing is run; with a
@@ -170,7 +183,15 @@ class Chunked(Transform):
         return self._parameters() | {"n": 2, "size": None, "budget": None}
 
     def _runner(self) -> Callable[..., Any]:
-        return self.program
+        return self._streamed if isinstance(self.driver, Stream) else self.program
+
+    def _streamed(self, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(self.driver, Stream)
+        names, label = unwrapped(self), f"tx.chunked({name_of(unwrapped(self))})"
+        args, kwargs = declare(names, self.static_argnames, args, kwargs)
+        (args, kwargs), sources = with_sources(self.driver, label, names, args, kwargs, self.in_axes)
+        call = RowCall(label, names, self.fn, args, kwargs, self.in_axes)
+        return run_streamed(self.driver, call, self._plan(call).size, sources, self._kept("streamed", Kept))
 
     def _static_names(self) -> tuple[str, ...]:
         return self.static_argnames
@@ -185,14 +206,11 @@ class Chunked(Transform):
         return jax.tree.map(functools.partial(checkpoint_name, name=STREAMED), self._run_call(call, plan))
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
-        names = unwrapped(self)
-        return RowCall(
-            f"tx.chunked({name_of(names)})",
-            names,
-            self.fn,
-            *declare(names, self.static_argnames, args, kwargs),
-            self.in_axes,
-        )
+        names, label = unwrapped(self), f"tx.chunked({name_of(unwrapped(self))})"
+        args, kwargs = declare(names, self.static_argnames, args, kwargs)
+        if isinstance(self.driver, Stream):
+            (args, kwargs), _ = with_sources(self.driver, label, names, args, kwargs, self.in_axes)
+        return RowCall(label, names, self.fn, args, kwargs, self.in_axes)
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
         if self.out is None:
@@ -213,6 +231,8 @@ class Chunked(Transform):
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
         call = self._call(args, kwargs)
         plan = self._plan(call)
+        if isinstance(self.driver, Stream):
+            return [str(plan), *told_streamed(self.driver, call, plan.size, self._kept("streamed", Kept))]
         passes = [] if self.out is not None or plan.one else told(plan_call(call, plan.size, self._allowed(call)))
         return [str(plan), *passes, *([] if plan.one else self._compared(call, plan))]
 
@@ -235,16 +255,22 @@ class Chunked(Transform):
         return self._cut(call, size)
 
     def _cut(self, call: RowCall, size: int, total_bytes: int | None = None) -> Chunks:
-        if self.out is None and call.length > size:
+        if self.out is None and call.length > size and not isinstance(self.driver, Stream):
             size = -(-call.length // -(-call.length // size))  # equally long
         only_rows = self.out is not None and call.length > size and set(self._kinds(call)) == {"rows"}
         return Chunks(call.length, size, overlaps=only_rows, total_bytes=total_bytes)
 
     def _largest(self, call: RowCall) -> Chunks:
         """The plan of the largest chunk that fits, found by compiling on abstract shapes."""
-        bytes_of = functools.partial(self._bytes, call)
-        size, total = largest_fitting(sizes(call.length), bytes_of, self.budget or 0, call.label)
+        streamed = isinstance(self.driver, Stream)
+        bytes_of = functools.partial(self._bytes_streamed if streamed else self._bytes, call)
+        able = powers(call.length) if streamed else sizes(call.length)
+        size, total = largest_fitting(able, bytes_of, self.budget or 0, call.label)
         return self._cut(call, size, total)
+
+    def _bytes_streamed(self, call: RowCall, size: int) -> ProgramBytes:
+        assert isinstance(self.driver, Stream)
+        return streamed_bytes(self.driver, call, size, self._kept("streamed", Kept))
 
     def _bytes(self, call: RowCall, size: int) -> ProgramBytes:
         """What the program of a chunk size takes."""

@@ -4,8 +4,10 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import of_streams
 from jax import lax
 from planted import Case
+from planted import planted
 
 import erythroxy_tx as tx
 from erythroxy_tx.testing import arrays
@@ -104,6 +106,11 @@ CASES = [
         "noisy",
         tx.chunked(lax.map, size=4, in_axes=(None, 0), out="rows")(noisy),
         st.tuples(st.integers(0, 9), rows(FEW, features=2)),
+    ),
+    Case(
+        "from the host",
+        planted(of_streams.streamed(), lambda x: (x.sum(0), x * 3, jnp.cumsum(x, 0)), on_host=True),
+        of_streams.FLOATS,
     ),
     Case("one chunk", tx.chunked(lax.scan, 1, out=("rows", "sum", "mean"))(sums), rows(FEW, features=3)),
     Case(

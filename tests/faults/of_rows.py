@@ -233,12 +233,12 @@ def halo_forgotten():
 @contextlib.contextmanager
 def tail_dropped():
     """The shorter last chunk is not run."""
-    original = stream.ChunkRun.step
+    original = stream._Loop._step
 
     def step(self, state, chunk, first, index):
         return state if isinstance(first, int) and chunk.extent < 3 else original(self, state, chunk, first, index)
 
-    with mock.patch.object(stream.ChunkRun, "step", step):
+    with mock.patch.object(stream._Loop, "_step", step):
         yield
 
 

@@ -10,6 +10,7 @@ import of_padding
 import of_ports
 import of_rows
 import of_state
+import of_streams
 import of_values
 import planted
 import pytest
@@ -18,7 +19,7 @@ import erythroxy_tx as tx
 
 FAULTS = [
     fault
-    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows, of_masks)
+    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows, of_masks, of_streams)
     for fault in module.FAULTS
 ]
 

@@ -1,0 +1,132 @@
+"""The passes of a program over rows that are read and written on the host, overlapped: while one chunk runs, the next
+is read.
+"""
+
+import collections
+import contextlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from erythroxy_tx.drivers.reader import Filled
+from erythroxy_tx.drivers.reader import Reader
+from erythroxy_tx.drivers.reader import aligned
+from erythroxy_tx.drivers.sink import Sink
+from erythroxy_tx.drivers.source import Opened
+from erythroxy_tx.drivers.source import Source
+from erythroxy_tx.program.blocks import block_shape
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.evaluate import read
+from erythroxy_tx.program.host_run import Chunk
+from erythroxy_tx.program.host_run import HostRun
+from erythroxy_tx.progress import progress
+
+Leaves = list[Any]
+
+
+class Loop:
+    """One run of a program.
+
+    **Arguments:**
+
+    - `sources`: where the rows of each input come from. `there`: inputs without rows. `sinks`: where those of each
+        result go. `depth`: how many chunks are read or run at a time. `label`: what is called.
+    """
+
+    def __init__(
+        self,
+        host: HostRun,
+        sources: dict[Value, Source],
+        there: dict[Value, Any],
+        sinks: dict[Value, Sink],
+        depth: int,
+        label: str,
+    ):
+        self.host, self.depth, self.label = host, depth, label
+        self._sources, self._there, self._sinks = sources, there, sinks
+        self._starts: dict[Any, dict[int, Any]] = {}  # where each chunk began of a carry that is taken up again
+        self._for_rows = self._for_device = 0.0  # seconds that were waited
+
+    def run(self) -> dict[Value, Any]:
+        """Everything that has no rows, after the last pass; rows are in the sinks.
+
+        **Raises:** what a source raises; `StaleArrayError` if one changes between two passes.
+        """
+        with contextlib.ExitStack() as stack:
+            opened = {value: stack.enter_context(source.open()) for value, source in self._sources.items()}
+            say = stack.enter_context(progress(self.label))
+            kept: Any = ()
+            for index in range(len(self.host.passes) + 1):
+                parts = self._read_now(opened, self.host.small_parts(index))
+                self._there, kept = self.host.turn(index, self._there, kept, parts)
+                if index < len(self.host.passes):
+                    kept = self._pass(index, opened, kept, say)
+                    for each in opened.values():
+                        each.check()
+        return self._there
+
+    def _pass(self, index: int, opened: dict[Value, Opened], kept: Any, say: Any) -> Any:
+        chunks = list(self.host.chunks(self.host.passes[index], self._there))
+        flying: collections.deque[tuple[Filled, Leaves, Any]] = collections.deque()
+        with Reader(opened, chunks, self.depth) as reader:
+            for done, filled in enumerate(reader):
+                chunk = filled.chunk
+                blocks = [jax.device_put(buffer) for buffer in filled.buffers]
+                begun = self._begun(index, chunk, kept)
+                kept, stored, token = self.host.step(index, chunk, self._there, kept, blocks, begun)
+                del blocks
+                flying.append((filled, stored, token))
+                while len(flying) >= self.depth:
+                    self._land(index, reader, *flying.popleft())
+                say(self._told(index, done + 1, len(chunks)))
+            while flying:
+                self._land(index, reader, *flying.popleft())
+            self._for_rows += reader.waited
+        return kept
+
+    def _land(self, index: int, reader: Reader, filled: Filled, stored: Leaves, token: Any) -> None:
+        """Wait until a chunk has run; its buffers may be filled again from here on."""
+        begin = time.perf_counter()
+        token.block_until_ready()
+        self._for_device += time.perf_counter() - begin
+        reader.release(filled)
+        for task, rows in zip(self.host.stores(index), stored, strict=True):
+            self._sinks[task.value].write(filled.chunk.first, np.asarray(rows), task.axis)
+
+    def _begun(self, index: int, chunk: Chunk, kept: Any) -> Leaves:
+        """Note where carries begin that are taken up later; those of earlier passes that begin here."""
+        for task, carry in self.host.saved(index, kept):
+            self._starts.setdefault(task.eqn, {})[chunk.index] = jax.tree.map(jnp.copy, carry)  # it is donated
+        return [self._starts[eqn][chunk.index] for eqn in self.host.taken_up(index, chunk)]
+
+    def _read_now(self, opened: dict[Value, Opened], parts: Any) -> dict[Any, Any]:
+        found = {}
+        for value, want in parts:
+            start = next(piece.start for piece in want if piece is not None)
+            buffer = aligned(block_shape(value.at, want), opened[value].source.dtype)
+            first = start.value(None, lambda asked: np.asarray(read(asked, self._there)))
+            opened[value].read(int(first), buffer)
+            found[value, want] = jax.device_put(buffer)
+        return found
+
+    def _told(self, index: int, done: int, chunks: int) -> str:
+        waits = "for rows" if self._for_rows > self._for_device else "for the device"
+        return (
+            f"{self.label}: pass {index + 1} of {len(self.host.passes)}, chunk {done} of {chunks}; "
+            f"waited {max(self._for_rows, self._for_device):.1f} s, most of it {waits}"
+        )
+
+
+def copied(source: Source, sink: Sink, size: int) -> None:
+    """A result that is an argument: its rows, one chunk after the other."""
+    axis, length = source.axis, source.shape[source.axis]
+    with source.open() as opened:
+        for first in range(0, length, size):
+            shape = list(source.shape)
+            shape[axis] = min(size, length - first)
+            buffer = aligned(tuple(shape), source.dtype)
+            opened.read(first, buffer)
+            sink.write(first, buffer, axis)

@@ -1,0 +1,143 @@
+"""`tx.stream`: chunks run from the host, on rows that are read as they are needed."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from erythroxy_tx.core.compiled import ProgramBytes
+from erythroxy_tx.core.prefix import Prefix
+from erythroxy_tx.core.signature import is_traced
+from erythroxy_tx.core.signature import named_leaves
+from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.drivers.sink import FileSink
+from erythroxy_tx.drivers.sink import Sink
+from erythroxy_tx.drivers.source import Source
+from erythroxy_tx.drivers.source import is_source
+from erythroxy_tx.drivers.streamed import Kept
+from erythroxy_tx.drivers.streamed import Streamed
+from erythroxy_tx.drivers.streamed import in_memory
+from erythroxy_tx.host.memory import return_freed
+from erythroxy_tx.program.auto import traced_call
+from erythroxy_tx.program.call import like
+from erythroxy_tx.program.derivative import differentiable
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.host_run import HostRun
+from erythroxy_tx.program.row_call import RowCall
+from erythroxy_tx.units import format_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """A driver of `chunked`, made by `stream`."""
+
+    depth: int
+    out: Prefix | None
+    narrow: bool
+
+
+def stream(depth: int = 2, *, out: Any = None, narrow: bool = False) -> Stream:
+    """Run chunks from the host, on rows that are read from arrays, files or other sources as they are needed.
+
+    Given to `tx.chunked` in place of `lax.map`. Inputs and results with rows may be larger than the memory of the
+    device, and of the host: no more than `depth + 1` chunks of them are held. What was added up stays on the device.
+
+    **Arguments:**
+
+    - `depth`: how many chunks are read or run at a time.
+    - `out`: where results with rows go: None for numpy arrays, or the path of a `.npy` file, which is there once it is
+        whole; a pytree prefix of the result.
+    - `narrow`: read 64-bit rows as 32-bit ones; otherwise they are refused where JAX would narrow them.
+
+    **Returns:** a driver.
+
+    **Raises:** `ValueError` for a depth below 1.
+
+    >>> import numpy as np, erythroxy_tx as tx
+    >>> @tx.chunked(tx.stream(), size=4)
+    ... def standardise(x):
+    ...     return (x - x.mean(0)) / x.std(0)
+    >>> standardise(np.arange(20, dtype=np.float32).reshape(10, 2)).shape
+    (10, 2)
+    """
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+        raise ValueError(f"tx.stream got depth={depth!r}. Expected an int ≥ 1: chunks that are read or run at a time.")
+    return Stream(depth, None if out is None else Prefix.of(out), bool(narrow))
+
+
+def run_streamed(driver: Stream, call: RowCall, size: int, sources: dict[int, Source], kept: Kept) -> Any:
+    """Call a function whose rows are streamed; `sources` are those of its arguments, by position."""
+
+    def sinks(value: Value, index: int) -> Sink:
+        paths = [None] if driver.out is None else driver.out.spread(call.result, call.label, "out", "the result")
+        path = paths[index] if driver.out is not None else None
+        return in_memory(value, index) if path is None else FileSink(Path(path), value.at, value.dtype)
+
+    fn = _streamed(driver, call, size, kept, sources, sinks)
+    free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
+    outs = differentiable(fn)(list(map(jnp.asarray, free))) if _differentiated(free) else fn(free)
+    types = zip(outs, call.result_leaves, strict=True)
+    return call.unflatten([x if isinstance(x, np.ndarray) else like(jnp.asarray(x), leaf) for x, leaf in types])
+
+
+def streamed_bytes(driver: Stream, call: RowCall, size: int, kept: Kept) -> ProgramBytes:
+    """What the program of a chunk takes, with the rows of the chunks that wait or are read beside it."""
+    rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
+    host = _streamed(driver, call, size, kept, rows, in_memory).host
+    there = {v: leaf for v, leaf in zip(host.program.ins, call.dynamic, strict=False) if not v.rows}
+    found = host.most_bytes(there)
+    return_freed()  # by the compiler, which the next compile would add to
+    return dataclasses.replace(found, temp=found.temp + driver.depth * host.chunk_bytes())
+
+
+def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept) -> list[str]:
+    """What a stream does, in words."""
+    rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
+    host = _streamed(driver, call, size, kept, rows, in_memory).host
+    reads = sum(math.prod(x.shape) * x.dtype.itemsize for x in map(struct_of, call.rows))
+    times = len(host.passes) if isinstance(host, HostRun) else 1
+    read = f"rows are read {times} time{'s' * (times != 1)}, {format_bytes(times * reads)} in all"
+    return [
+        f"from the host: {read}, {driver.depth} chunks at a time",
+        *host.told(),
+        f"a chunk takes {streamed_bytes(driver, call, size, kept)}",
+    ]
+
+
+def _streamed(driver: Stream, call: RowCall, size: int, kept: Kept, sources: Any, sinks: Any) -> Streamed:
+    key = call.key, size
+    trace, _ = kept.once(("trace", call.key), lambda: traced_call(call))
+    return Streamed(trace, sources, size, driver.depth, call.label, kept, key, sinks)
+
+
+def _differentiated(leaves: list[Any]) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def with_sources(
+    driver: Stream, label: str, names: Any, args: tuple, kwargs: dict[str, Any], in_axes: Prefix
+) -> tuple[Any, dict[int, Source]]:
+    """The arguments with structs in place of what has rows, and where those come from, by position."""
+    axes = in_axes.spread(args, label, "in_axes", "the positional arguments")
+    leaves = named_leaves(names, args, kwargs)
+    axes += [None] * (len(leaves) - len(axes))
+    found, sources, position = list[Any](), dict[int, Source](), 0
+    for (name, leaf), axis in zip(leaves, axes, strict=True):
+        rows: Any = leaf
+        if axis is not None and isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+                raise TypeError(f"{label} got {name}: random keys. Expected numbers. Fix: fold_in the row.")
+            rows = np.asarray(leaf)
+        dims = getattr(rows, "ndim", axis is not None and axis + 1)
+        if axis is not None and is_source(rows) and -dims <= axis < dims:
+            sources[position] = Source(rows, axis % dims, name, narrow=driver.narrow)
+            found.append(sources[position].struct)
+        else:
+            found.append(leaf)  # what is no rows, or is refused for it
+        position += is_traced(found[-1])
+    return jtu.tree_unflatten(jtu.tree_structure((args, kwargs)), found), sources

@@ -1,0 +1,146 @@
+"""A traced function whose rows are streamed, with its derivatives, which are streamed like it. Not here: the loop over
+the chunks (`loop.py`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from erythroxy_tx.drivers.loop import Loop
+from erythroxy_tx.drivers.loop import copied
+from erythroxy_tx.drivers.one_chunk import OneChunk
+from erythroxy_tx.drivers.sink import Sink
+from erythroxy_tx.drivers.source import Source
+from erythroxy_tx.errors import TransformOrderError
+from erythroxy_tx.program.derivative import vjp_of
+from erythroxy_tx.program.equations import Program
+from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.evaluate import read
+from erythroxy_tx.program.host_run import HostRun
+from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.residuals import cut
+from erythroxy_tx.program.trace import Trace
+
+Leaves = list[Any]
+Sinks = Callable[[Value, int], Sink]  # for a result with rows, and which of the results it is
+
+
+@dataclasses.dataclass
+class Kept:
+    """What is kept for one function: what was traced for some types of arguments, and compiled for any."""
+
+    compiled: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
+    traced: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
+
+    def once(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        if key not in self.traced:
+            self.traced[key] = build()
+        return self.traced[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Streamed:
+    """A function of the leaves that have no rows, see `derivative.RowFunction`.
+
+    - `sources`: where the rows of the other inputs come from, by position. `key`: what its plans depend on.
+    - `sinks`: where the rows of its results go.
+    """
+
+    trace: Trace
+    sources: dict[int, Source]
+    size: int
+    depth: int
+    label: str
+    kept: Kept
+    key: Hashable
+    sinks: Sinks
+
+    @property
+    def kinds(self) -> list[Any]:
+        return [v.aval.dtype for v in self.trace.closed.jaxpr.outvars]
+
+    def __call__(self, args: Leaves) -> Leaves:
+        return self._run(self.host, args, self.sinks)
+
+    @property
+    def host(self) -> HostRun | OneChunk:
+        """Its passes."""
+        return self.kept.once(("run", self.key), lambda: self._planned(self._program_of(self.trace)))
+
+    def vjp(self, wanted: list[int], live: list[int]) -> "Streamed":
+        key = "vjp", self.key, tuple(wanted), tuple(live)
+        trace = self.kept.once(key, lambda: vjp_of(self.trace, self._places(wanted), live, self.label))
+        return dataclasses.replace(self, trace=trace, key=key, sinks=in_memory)
+
+    def halves(
+        self, wanted: list[int], live: list[int]
+    ) -> tuple[Callable[[Leaves], Leaves], Callable[[Leaves], Leaves]]:
+        def build() -> tuple[HostRun | OneChunk, HostRun | OneChunk]:
+            joint = vjp_of(self.trace, self._places(wanted), live, self.label, with_results=True)
+            found = cut(self._program_of(joint), len(self.trace.types), len(self.kinds))
+            return self._planned(found.forward), self._planned(found.backward)
+
+        forward, backward = self.kept.once(("halves", self.key, tuple(wanted), tuple(live)), build)
+        return (lambda free: self._run(forward, free, self.sinks)), (lambda free: self._run(backward, free, in_memory))
+
+    def _program_of(self, trace: Trace) -> Program:
+        return trace.flat_at(trace.rows, up_to=False) if self._is_one else trace.program
+
+    @property
+    def _is_one(self) -> bool:
+        """Whether a chunk holds all rows."""
+        assert isinstance(self.trace.rows, int)
+        return self.trace.rows <= self.size
+
+    def _planned(self, program: Program) -> HostRun | OneChunk:
+        if self._is_one:
+            return OneChunk(program)
+        return HostRun(plan_of(program, self.size, equal=False), self.kept.compiled)
+
+    def _places(self, free: list[int]) -> list[int]:
+        """Where leaves without rows are among all of them."""
+        own = [i for i in range(len(self.trace.types)) if i not in self.sources]
+        return [own[i] for i in free]
+
+    def _run(self, host: HostRun | OneChunk, free: Leaves, sinks: Sinks) -> Leaves:
+        left = iter(free)
+        program = host.program
+        leaves = [self.sources[i] if i in self.sources else next(left) for i in range(len(program.ins))]
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            raise TransformOrderError(
+                f"{self.label} is called inside of jax.jit, vmap or another trace. Expected a call from Python: rows "
+                "are read on the host. Fix: take the trace around it away, or tx.chunked(lax.map, …) inside of it."
+            )
+        rows, there = dict[Value, Source](), dict[Value, Any]()
+        for value, leaf in zip(program.ins, leaves, strict=True):
+            if not value.rows:
+                there[value] = jnp.asarray(leaf)
+            else:
+                rows[value] = leaf if isinstance(leaf, Source) else _of_array(leaf, value)
+        targets = {v: sinks(v, i) for i, v in enumerate(program.outs) if v.rows and v.known is None}
+        try:
+            if isinstance(host, OneChunk):
+                found = host.run(rows, there, targets)
+            else:
+                found = Loop(host, rows, there, targets, self.depth, self.label).run()
+            for value in targets.keys() & rows.keys():
+                copied(rows[value], targets[value], self.size)
+            whole = {value: sink.finish() for value, sink in targets.items()}
+        finally:
+            for sink in targets.values():
+                sink.discard()
+        return [whole[v] if v in whole else read(v, found) for v in program.outs]
+
+
+def _of_array(leaf: Any, value: Value) -> Source:
+    return Source(np.asarray(leaf), value.rows[0], "a cotangent", narrow=False)
+
+
+def in_memory(value: Value, index: int) -> Sink:  # noqa: ARG001
+    """A numpy array."""
+    return Sink(value.at, value.dtype)

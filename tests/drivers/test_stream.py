@@ -1,0 +1,258 @@
+"""`tx.stream`: the same as one-shot from arrays, files and other sources, whatever the length, or a clear error."""
+
+import functools
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import erythroxy_tx as tx
+from erythroxy_tx.drivers import loop
+from erythroxy_tx.drivers.reader import Reader
+
+RNG = np.random.default_rng(0)
+W = jnp.asarray(RNG.normal(size=(8, 16)).astype(np.float32) / 3)
+
+
+def fit(x: Any, y: Any) -> Any:
+    h = jnp.tanh(x @ W)
+    h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-6)
+    w = jnp.linalg.solve(h.T @ h + jnp.eye(16), h.T @ y)
+    return w, h @ w
+
+
+def data(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    return rng.normal(size=(n, 8)).astype(np.float32), rng.normal(size=n).astype(np.float32)
+
+
+def close(got: Any, want: Any) -> None:
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * float(np.abs(b).max(initial=1e-6)))
+
+
+@pytest.fixture(scope="module")
+def streamed() -> Any:
+    return tx.chunked(tx.stream(), size=64)(fit)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 127, 128, 640, 1000])
+def test_the_same_for_any_length(streamed: Any, n: int) -> None:
+    x, y = data(n)
+    close(streamed(x, y), jax.jit(fit)(x, y))
+
+
+def test_another_length_compiles_nothing() -> None:
+    streamed = tx.chunked(tx.stream(), size=64)(functools.partial(fit))
+    streamed(*data(200))
+    with tx.compiles() as seen:
+        for n in (65, 128, 777):
+            streamed(*data(n))
+    assert not [event for event in seen.events if event.stage == "compile"]
+
+
+def test_rows_that_were_added_up_stay_on_the_device_and_rows_come_as_numpy(streamed: Any) -> None:
+    w, rows = streamed(*data(100))
+    assert isinstance(w, jax.Array)
+    assert type(rows) is np.ndarray
+
+
+def test_a_gradient_is_streamed_too() -> None:
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        h = jnp.tanh(x @ params["w"])
+        h = h - h.mean(0)
+        return jnp.mean((h @ params["v"] - y) ** 2)
+
+    params = {"w": W, "v": jnp.ones(16) / 16}
+    streamed = tx.chunked(tx.stream(), size=64, in_axes=(None, 0, 0))(loss)
+    for n in (200, 333):
+        close(jax.value_and_grad(streamed)(params, *data(n)), jax.value_and_grad(loss)(params, *data(n)))
+    with tx.no_recompile():
+        jax.value_and_grad(streamed)(params, *data(200))
+
+
+@pytest.mark.parametrize("n", [7, 64, 200])
+def test_carries_go_both_ways(n: int) -> None:
+    def f(x: Any, y: Any) -> Any:
+        c, ys = jax.lax.scan(lambda c, r: (0.9 * c + r.sum(), c), 0.0, x)
+        back = jax.lax.cumsum(y, reverse=True)
+        z = jnp.cumsum(x, 0)
+        return c, ys - c, back - back.mean(), (z - z.mean(0)).max(0), x.max(0), jnp.argmin(y), jax.nn.softmax(y)
+
+    close(tx.chunked(tx.stream(), size=16)(f)(*data(n)), jax.jit(f)(*data(n)))
+
+
+def test_a_gradient_of_rows_has_rows() -> None:
+    def loss(x: Any, y: Any) -> Any:
+        return jnp.mean((x - x.mean(0)) ** 2) + (y**3).sum()
+
+    x, y = map(jnp.asarray, data(150))
+    streamed = tx.chunked(tx.stream(), size=64)(loss)
+    close(jax.grad(streamed, (0, 1))(x, y), jax.grad(loss, (0, 1))(x, y))
+
+
+def test_a_buffer_is_filled_again_only_when_its_chunk_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: dict[int, Any] = {}
+    original = loop.Loop._land
+
+    def land(self: Any, index: int, reader: Any, filled: Any, stored: Any, token: Any) -> None:
+        running[id(filled)] = token
+        original(self, index, reader, filled, stored, token)
+
+    def released(self: Any, filled: Any) -> None:
+        assert running.pop(id(filled)).is_ready()
+        release(self, filled)
+
+    release = Reader.release
+    monkeypatch.setattr(loop.Loop, "_land", land)
+    monkeypatch.setattr(Reader, "release", released)
+    tx.chunked(tx.stream(), size=64)(functools.partial(fit))(*data(1000))
+    assert not running
+
+
+# ---------------------------------------------------------------------------------------------- sources
+
+
+def npy(folder: Path, array: np.ndarray) -> np.memmap:
+    np.save(folder / "x.npy", array)
+    return np.load(folder / "x.npy", mmap_mode="r")
+
+
+class Store:
+    """What a user writes around zarr or HDF5."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return self.array[start:stop]
+
+
+def raw(folder: Path, array: np.ndarray) -> np.memmap:
+    array.tofile(folder / "x.raw")
+    return np.memmap(folder / "x.raw", array.dtype, "r", shape=array.shape)
+
+
+SOURCES = {
+    "an array": lambda folder, x: x,
+    "a file": npy,
+    "a raw file": raw,
+    "a slice of a file": lambda folder, x: npy(folder, np.concatenate([x[:13], x, x[:5]]))[13:-5],
+    "a slice of a slice": lambda folder, x: npy(folder, np.concatenate([x[:13], x, x[:5]]))[3:][10:-5],
+    "every second row of a file": lambda folder, x: npy(folder, np.repeat(x, 2, axis=0))[::2],
+    "rows from the last to the first": lambda folder, x: npy(folder, x[::-1].copy())[::-1],
+    "some columns of a file": lambda folder, x: npy(folder, np.concatenate([x, x], 1))[:, :8],
+    "Fortran order": lambda folder, x: npy(folder, np.asfortranarray(x)),
+    "big-endian": lambda folder, x: npy(folder, x.astype(">f4")),
+    "a source": lambda folder, x: Store(x),
+    "a device array": lambda folder, x: jnp.asarray(x),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_sources(streamed: Any, kind: str, tmp_path: Path) -> None:
+    x, y = data(300)
+    close(streamed(SOURCES[kind](tmp_path, x), y), jax.jit(fit)(x, y))
+
+
+def test_64_bits_are_refused_by_name_or_narrowed_when_asked() -> None:
+    x, y = data(300)
+    with pytest.raises(TypeError, match=r"x of float64, which JAX would make float32.*narrow=True"):
+        tx.chunked(tx.stream(), size=64)(fit)(x.astype(np.float64), y)
+    close(tx.chunked(tx.stream(narrow=True), size=64)(fit)(x.astype(np.float64), y), jax.jit(fit)(x, y))
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+
+def test_rows_go_to_a_file(tmp_path: Path) -> None:
+    x, y = data(300)
+    streamed = tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)
+    _, rows = streamed(x, y)
+    assert isinstance(rows, np.memmap)
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.npy"]
+    close(np.load(tmp_path / "rows.npy"), jax.jit(fit)(x, y)[1])
+
+
+# ---------------------------------------------------------------------------------------------- faults
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("tx.stream")]
+
+
+class Broken(Store):
+    def read(self, start: int, stop: int) -> np.ndarray:
+        if start >= 128:
+            raise OSError("the disk is gone")
+        return super().read(start, stop)
+
+
+def test_what_a_source_raises_reaches_the_caller(tmp_path: Path) -> None:
+    x, y = data(300)
+    streamed = tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)
+    with pytest.raises(OSError, match="the disk is gone"):
+        streamed(Broken(x), y)
+    assert not threads()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_cut_short_is_no_end(streamed: Any, tmp_path: Path) -> None:
+    x, y = data(300)
+    file = npy(tmp_path, x)
+    with (tmp_path / "x.npy").open("r+b") as opened:
+        opened.truncate(128 + 200 * 32)
+    with pytest.raises(tx.StaleArrayError, match="the end of the file"):
+        streamed(file, y)
+    assert not threads()
+
+
+def test_a_file_that_changes_between_two_passes(streamed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(300)
+    file = npy(tmp_path, x)
+    original = loop.Loop._pass
+
+    def then_changed(self: Any, *args: Any) -> Any:
+        found = original(self, *args)
+        with (tmp_path / "x.npy").open("r+b") as opened:
+            opened.seek(500)
+            opened.write(b"changed")
+        return found
+
+    monkeypatch.setattr(loop.Loop, "_pass", then_changed)
+    with pytest.raises(tx.StaleArrayError, match=r"x: f32.300,8"):
+        streamed(file, y)
+
+
+def test_an_interrupt_leaves_no_thread_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(300)
+    monkeypatch.setattr(loop.Loop, "_land", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)(x, y)
+    assert not threads()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_called_from_python(streamed: Any) -> None:
+    with pytest.raises(tx.TransformOrderError, match=r"inside of jax\.jit"):
+        jax.jit(streamed)(*data(100))
+
+
+def test_what_needs_all_rows_at_once_is_refused() -> None:
+    with pytest.raises(tx.RowMixingError, match=r"tx.chunked\(lax.map"):
+        tx.chunked(tx.stream(), size=64)(lambda x: jnp.sort(x, 0))(data(200)[0])
+
+
+def test_a_budget_takes_one_size_for_many_lengths() -> None:
+    streamed = tx.chunked(tx.stream(), budget="256KiB")(fit)
+    sizes = {streamed.chunks(*data(n)).size for n in (5000, 9000)}
+    assert len(sizes) == 1
+    close(streamed(*data(5000)), jax.jit(fit)(*data(5000)))

@@ -1,0 +1,105 @@
+"""Faults of a stream from the host: rows that are read at the wrong place, or used at the wrong time."""
+
+import contextlib
+import dataclasses
+import functools
+from unittest import mock
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from planted import Case
+from planted import planted
+
+import erythroxy_tx as tx
+from erythroxy_tx.drivers.loop import Loop
+from erythroxy_tx.program.host_run import HostRun
+from erythroxy_tx.testing import rows
+
+FLOATS = rows(st.sampled_from([7, 10, 12]), 2, extremes=False, allow_nan=False, allow_infinity=False)
+
+
+def streamed(patch=contextlib.nullcontext):
+    """Run a function as a stream of three rows a chunk, while something is patched."""
+
+    def how(f, *args):
+        with patch():
+            found = tx.chunked(tx.stream(), size=3)(f)(*map(np.asarray, args))
+            return jax.tree.map(jnp.asarray, found)
+
+    return how
+
+
+def replaced(owner, name, change):
+    """`owner.name` as `change` makes it, given the original."""
+    return functools.partial(mock.patch.object, owner, name, change(getattr(owner, name)))
+
+
+def all_but_last(original):
+    return lambda self, one, there: list(original(self, one, there))[:-1]
+
+
+def one_row_early(original):
+    def chunks(self, one, there):
+        for chunk in original(self, one, there):
+            yield dataclasses.replace(chunk, starts=tuple(max(0, start - 1) for start in chunk.starts))
+
+    return chunks
+
+
+def counted_twice(original):
+    """The last chunk has rows that another had before it."""
+    return lambda self, index, chunk, *rest: original(self, index, dataclasses.replace(chunk, index=0), *rest)
+
+
+def started_anew(original):
+    def begun(self, index, chunk, kept):
+        found = original(self, index, chunk, kept)
+        return [self._starts[eqn][0] for eqn in self.host.taken_up(index, chunk)] if found else found
+
+    return begun
+
+
+def filled_too_early(original):
+    """Buffers are given back, and filled again, before their chunk has run."""
+
+    def step(self, index, chunk, there, kept, blocks, begun):
+        return original(self, index, chunk, there, kept, [jnp.roll(block, 1, 0) for block in blocks], begun)
+
+    return step
+
+
+def centred(x):
+    z = jnp.cumsum(x, 0)
+    return z - z.mean(0)
+
+
+FAULTS = [
+    Case(
+        "the last chunk is not read",
+        planted(streamed(replaced(HostRun, "chunks", all_but_last)), lambda x: x.sum(0), on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "rows are read one row early",
+        planted(streamed(replaced(HostRun, "chunks", one_row_early)), lambda x: x * 2, on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "rows of two chunks count twice",
+        planted(streamed(replaced(HostRun, "step", counted_twice)), lambda x: x.sum(0), on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "a carry is taken up where the first chunk began",
+        planted(streamed(replaced(Loop, "_begun", started_anew)), centred, on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "a buffer is filled before its chunk has run",
+        planted(streamed(replaced(HostRun, "step", filled_too_early)), lax.cumsum, on_host=True),
+        FLOATS,
+    ),
+]
