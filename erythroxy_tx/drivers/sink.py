@@ -31,9 +31,9 @@ class Sink:
 class FileSink(Sink):
     """Rows of one result, in a `.npy` file, under its name once it is whole."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any):
-        self.path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    def __init__(self, path: str | Path, shape: tuple[int, ...], dtype: Any):
+        self.path = Path(path)
+        self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         super().__init__(shape, dtype)
 
     def _made(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -42,7 +42,7 @@ class Source:
     def __init__(self, rows: Any, axis: int, name: str, *, narrow: bool):
         self.name, self.axis, self._rows = name, axis, rows
         first = rows if isinstance(rows, np.ndarray) else np.asarray(rows.read(0, min(1, len(rows))))
-        found = first.dtype.newbyteorder("=")
+        found = self.found = first.dtype.newbyteorder("=")
         self.dtype = jax.dtypes.canonicalize_dtype(found) if found.kind in "biufcV" else found
         if found.kind not in "biufc" and not jax.dtypes.issubdtype(found, np.number):
             raise TypeError(f"tx.stream got {name} of {found}. Expected numbers.")
@@ -92,9 +92,14 @@ class Opened:
             found = np.asarray(self._rows.read(start, stop))
             if len(self._rows) != self.source.shape[axis]:
                 raise StaleArrayError(self._changed(f"{len(self._rows)} rows"))
-        if found.shape != into.shape:
+        if found.shape != into.shape or found.dtype.newbyteorder("=") != self.source.found:
             raise StaleArrayError(self._changed(f"{shape_of(found)} for rows {start} to {stop}"))
         np.copyto(into, found, casting="same_kind")
+        if found.dtype.kind in "iu" and found.itemsize > into.itemsize and not np.array_equal(into, found):
+            raise OverflowError(
+                f"tx.stream got numbers of {self.source} in rows {start} to {stop} that {into.dtype} does not hold. "
+                "Expected 32 bits, as narrow=True says. Fix: JAX_ENABLE_X64=1, or smaller numbers."
+            )
 
     def check(self) -> None:
         """Look whether the source is what it was."""
@@ -115,6 +120,12 @@ class _File(Opened):
         self._begin = root.offset + rows.ctypes.data - root.ctypes.data  # numpy's own is that of what was sliced
         self._file = os.open(str(root.filename), os.O_RDONLY)
         self._was = self._state()
+        for row in {0, len(rows) - 1} if len(rows) else ():
+            there = np.empty(rows.shape[1:], rows.dtype)
+            self.read(row, there[None])
+            if there.tobytes() != rows[row].tobytes():
+                os.close(self._file)
+                raise StaleArrayError(self._changed(f"another file of the name {root.filename}"))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -144,5 +155,6 @@ def _is_plain_file(rows: Any, axis: int) -> bool:
     root: Any = rows
     while isinstance(root.base, np.ndarray):
         root = root.base
-    there = isinstance(root, np.memmap) and root.filename is not None and Path(root.filename).is_file()
+    shared = isinstance(root, np.memmap) and root.mode != "c" and root.filename is not None
+    there = shared and Path(root.filename).is_file()
     return bool(there and rows.flags.c_contiguous and rows.dtype.isnative)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from erythroxy_tx import _compat
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import is_traced
@@ -30,6 +31,8 @@ from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.host_run import HostRun
 from erythroxy_tx.program.row_call import RowCall
 from erythroxy_tx.units import format_bytes
+
+_MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,22 +70,44 @@ def stream(depth: int = 2, *, out: Any = None, narrow: bool = False) -> Stream:
     """
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise ValueError(f"tx.stream got depth={depth!r}. Expected an int ≥ 1: chunks that are read or run at a time.")
-    return Stream(depth, None if out is None else Prefix.of(out), bool(narrow))
+    paths = None if out is None else Prefix.of(out)
+    given = [path for path in (paths.leaves if paths else ()) if path is not None]
+    if bad := [path for path in given if not isinstance(path, str | Path) or Path(path).suffix != ".npy"]:
+        raise ValueError(f"tx.stream got out={out!r} with {bad[0]!r} in it. Expected paths of .npy files, and None.")
+    return Stream(depth, paths, bool(narrow))
 
 
 def run_streamed(driver: Stream, call: RowCall, size: int, sources: dict[int, Source], kept: Kept) -> Any:
     """Call a function whose rows are streamed; `sources` are those of its arguments, by position."""
 
+    if call.length > _MOST:
+        raise ValueError(f"{call.label} got {call.length} rows. Expected at most {_MOST}, which an int32 counts.")
+    count = len(call.result_leaves)
+    paths = driver.out.spread(call.result, call.label, "out", "the result") if driver.out else [None] * count
+
     def sinks(value: Value, index: int) -> Sink:
-        paths = [None] if driver.out is None else driver.out.spread(call.result, call.label, "out", "the result")
-        path = paths[index] if driver.out is not None else None
-        return in_memory(value, index) if path is None else FileSink(Path(path), value.at, value.dtype)
+        path = paths[index]
+        return in_memory(value, index) if path is None else FileSink(path, value.at, value.dtype)
 
     fn = _streamed(driver, call, size, kept, sources, sinks)
+    _check_paths(paths, [bool(_has_rows(v)) for v in fn.trace.closed.jaxpr.outvars], call.label)
     free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
     outs = differentiable(fn)(list(map(jnp.asarray, free))) if _differentiated(free) else fn(free)
     types = zip(outs, call.result_leaves, strict=True)
     return call.unflatten([x if isinstance(x, np.ndarray) else like(jnp.asarray(x), leaf) for x, leaf in types])
+
+
+def _has_rows(var: Any) -> bool:
+    return any(_compat.is_symbolic(size) for size in var.aval.shape)
+
+
+def _check_paths(paths: list[Any], rows: list[bool], label: str) -> None:
+    """One file for each result that has rows."""
+    for i, path in enumerate(paths):
+        if path is not None and not rows[i]:
+            raise ValueError(f"{label} got out={path!r} for result {i}, which has no rows. Expected None for it.")
+        if path is not None and path in paths[:i]:
+            raise ValueError(f"{label} got out={path!r} for two results. Expected a file for each, as a tuple.")
 
 
 def streamed_bytes(driver: Stream, call: RowCall, size: int, kept: Kept) -> ProgramBytes:

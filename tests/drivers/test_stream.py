@@ -170,6 +170,56 @@ def test_64_bits_are_refused_by_name_or_narrowed_when_asked() -> None:
     close(tx.chunked(tx.stream(narrow=True), size=64)(fit)(x.astype(np.float64), y), jax.jit(fit)(x, y))
 
 
+def test_integers_that_32_bits_do_not_hold_are_not_narrowed() -> None:
+    x = np.arange(300)
+    narrowed = tx.chunked(tx.stream(narrow=True), size=64)(lambda x: x.sum())
+    assert narrowed(x) == x.sum()
+    with pytest.raises(OverflowError, match=r"x: i32.300. in rows 236 to 300"):
+        narrowed(np.where(x == 299, 2**40, x))
+
+
+def test_changes_that_a_file_does_not_have_are_read(streamed: Any, tmp_path: Path) -> None:
+    x, y = data(300)
+    np.save(tmp_path / "x.npy", x)
+    private = np.load(tmp_path / "x.npy", mmap_mode="c")
+    private[7] = 3.0
+    close(streamed(private, y), jax.jit(fit)(np.asarray(private), y))
+
+
+def test_a_file_that_another_has_replaced(streamed: Any, tmp_path: Path) -> None:
+    x, y = data(300)
+    file = npy(tmp_path, x)
+    (tmp_path / "x.npy").unlink()
+    np.save(tmp_path / "x.npy", x + 1)
+    with pytest.raises(tx.StaleArrayError, match="another file of the name"):
+        streamed(file, y)
+
+
+@pytest.mark.parametrize("kind", ["float64 later", "fewer rows", "more rows"])
+def test_a_source_that_gives_something_else_later(streamed: Any, kind: str) -> None:
+    x, y = data(300)
+
+    class Changing(Store):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            found = super().read(start, stop)
+            if start < 128:
+                return found
+            return {"float64 later": found.astype(float), "fewer rows": found[:-1], "more rows": found.repeat(2, 0)}[
+                kind
+            ]
+
+    with pytest.raises(tx.StaleArrayError, match=r"for rows 128 to 192 from x: f32.300,8."):
+        streamed(Changing(x), y)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_row_and_one(n: int) -> None:
+    x = np.ones((n, 3), np.float32)
+    total, rows = tx.chunked(tx.stream(), size=64)(lambda x: (x.sum(0), x * 2))(x)
+    assert total.tolist() == [n] * 3
+    assert rows.shape == (n, 3)
+
+
 # ---------------------------------------------------------------------------------------------- results
 
 
@@ -180,6 +230,27 @@ def test_rows_go_to_a_file(tmp_path: Path) -> None:
     assert isinstance(rows, np.memmap)
     assert [p.name for p in tmp_path.iterdir()] == ["rows.npy"]
     close(np.load(tmp_path / "rows.npy"), jax.jit(fit)(x, y)[1])
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("rows.txt", "Expected paths of .npy files"),
+        (3, "Expected paths of .npy files"),
+        ("rows.npy", "result 0, which has no rows. Expected None"),
+        ((None, None, "x.npy"), "out"),
+    ],
+)
+def test_results_without_a_place(out: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=says):
+        tx.chunked(tx.stream(out=out), size=64)(fit)(*data(100))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_file_is_not_for_two_results(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="for two results"):
+        tx.chunked(tx.stream(out=tmp_path / "x.npy"), size=64)(lambda x: (x, x * 2))(data(100)[0])
 
 
 # ---------------------------------------------------------------------------------------------- faults
