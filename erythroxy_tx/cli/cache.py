@@ -16,7 +16,7 @@ from erythroxy_tx.units import format_bytes
 def configure(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     parser.add_argument("what", nargs="?", choices=["tell", "clear"], default="tell", help="tell (default) or clear")
-    parser.add_argument("--folder", type=Path, help="instead of $JAX_COMPILATION_CACHE_DIR")
+    parser.add_argument("--folder", help="instead of $JAX_COMPILATION_CACHE_DIR")
     parser.add_argument("--yes", action="store_true", help="clear without a question")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.epilog = (
@@ -28,29 +28,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tell or clear. Returns the exit status."""
-    folder = arguments.folder or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = arguments.folder
+    if folder == "":  # such as "$A_NAME_THAT_IS_NOT_SET"
+        raise ValueError("--folder got no folder. Fix: erythroxy cache --folder FOLDER.")
+    folder = folder or os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if arguments.what == "clear":
-        return _clear(folder, is_sure=arguments.yes)
+        return _clear(folder, is_sure=arguments.yes, json=arguments.json)
     found = compile_cache(folder, installed=jaxlib_installed())
     show(found, json=arguments.json)
-    for usual in map(Path, USUAL) if not arguments.json and arguments.folder is None else ():
-        if usual.expanduser().is_dir() and usual.expanduser() != found.folder:
+    for usual in USUAL if not arguments.json and arguments.folder is None else ():
+        path = Path(os.path.expanduser(usual))  # noqa: PTH111  # without a home it stays as it is
+        if path.is_dir() and path != found.folder:
             print(f"also there: {usual}   (erythroxy cache --folder {usual})")
     return 0
 
 
-def _clear(folder: str | Path | None, *, is_sure: bool) -> int:
+def _clear(folder: str | None, *, is_sure: bool, json: bool) -> int:
     if not folder:
         raise ValueError(
             "clear got no folder: JAX_COMPILATION_CACHE_DIR is not set. Fix: erythroxy cache clear --folder FOLDER."
         )
     found = compile_cache(folder)
     if not is_sure:
-        if not sys.stdin.isatty():
-            raise ValueError(f"clear asks before it deletes from {folder}, and there is no terminal. Fix: add --yes.")
+        if json or sys.stdin is None or not sys.stdin.isatty():
+            raise ValueError(f"clear asks before it deletes from {folder}, and there is nobody to ask. Fix: add --yes.")
         answer = input(f"Delete {found.entries} programs, {format_bytes(found.bytes)}, from {found.folder}? [y/N] ")
         if answer.strip().lower() not in {"y", "yes"}:
             return 0
-    deleted = clear(Path(folder))
+    deleted = clear(folder)
+    if json:
+        show(deleted, json=True)
+        return 0
     print(f"deleted {deleted.entries} programs, {format_bytes(deleted.bytes)}, from {deleted.folder}")
     return 0

@@ -14,6 +14,7 @@ from erythroxy_tx.host.pressure import Pressure
 from erythroxy_tx.host.pressure import look
 from erythroxy_tx.host.pressure import pressure
 from erythroxy_tx.host.psi import Psi
+from erythroxy_tx.host.room import Room
 from erythroxy_tx.units import format_bytes
 
 _SHOWN = 60.0  # seconds of the past in the live view
@@ -61,7 +62,7 @@ def _watch(period: float, *, as_json: bool) -> int:
         if sys.stdout.isatty() and not as_json:
             _live(period)
         for found, tick in _ticks(period):
-            print(json.dumps(found.to_dict(), ensure_ascii=False) if as_json else _line(found, tick), flush=True)
+            print(json.dumps(found.to_dict()) if as_json else _line(found, tick), flush=True)
     except KeyboardInterrupt:
         return 0
     return 0
@@ -79,7 +80,7 @@ class _Tick:
 def _share(before: Psi | None, now: Psi | None, seconds: float) -> float | None:
     if before is None or now is None or seconds <= 0:
         return None
-    return min(100.0, (now.some.total - before.some.total) / 1e4 / seconds)
+    return min(100.0, max(0.0, (now.some.total - before.some.total) / 1e4 / seconds))
 
 
 def _ticks(period: float) -> Iterator[tuple[Pressure, _Tick]]:
@@ -115,7 +116,7 @@ def _live(period: float) -> None:
         past: collections.deque[tuple[float | None, float | None, float | None]] = collections.deque(maxlen=bars)
         for found, tick in _ticks(period):
             room = found.room
-            past.append((tick.memory, tick.io, None if room is None else 100 * room.left / room.limit))
+            past.append((tick.memory, tick.io, None if room is None else _left(room)))
             memory, io, left = zip(*past, strict=True)
             place = "" if room is None else f" of {format_bytes(room.limit)} by {room.binds}"
             rows = [
@@ -127,6 +128,10 @@ def _live(period: float) -> None:
             ]
             live.update(Group(*(Text(row, style, no_wrap=True, overflow="crop") for row, style in rows)))
             live.refresh()
+
+
+def _left(room: Room) -> float:
+    return 100 * room.left / room.limit if room.limit else 0.0
 
 
 def _spark(shares: Any) -> str:

@@ -14,7 +14,13 @@ def show(report: Report, *, json: bool = False) -> None:
     elif sys.stdout.isatty():
         print_in_colours(report)
     else:
-        print(report)
+        print(printable(str(report)))
+
+
+def printable(text: str) -> str:
+    """`text` with what standard output cannot say, such as bytes of a variable that are no text, written out."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_in_colours(report: Report) -> None:
@@ -23,4 +29,4 @@ def print_in_colours(report: Report) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for line in report.lines():
-        console.print(line.text, style=_STYLES.get(line.style, ""), markup=False)
+        console.print(printable(line.text), style=_STYLES.get(line.style, ""), markup=False)

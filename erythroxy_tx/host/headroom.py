@@ -38,7 +38,7 @@ def wait_for_headroom(need: int | str, timeout: float | str | None = None, *, ro
 
     **Raises:** `BudgetError` at once if `need` is more than the host or a limit could ever have; `StallError`, a
     `TimeoutError`, with the room, what binds it, and the fix; `ValueError` for what is no byte count or time; `OSError`
-    where no room is told.
+    where the host does not tell its room.
 
     >>> wait_for_headroom("1MiB", timeout="10min") >= 0
     True
@@ -65,7 +65,7 @@ def wait_for_headroom(need: int | str, timeout: float | str | None = None, *, ro
 
 
 def _checked(call: str, size: int, found: Pressure) -> Room:
-    if found.room is None:
+    if found.host is None or found.room is None:  # that of a group alone may be more than the host has
         raise OSError(f"{call} cannot tell what room there is: {'; '.join(found.missing)}.")
     least = min(found.rooms, key=lambda room: room.limit)
     if size > least.limit:

@@ -167,11 +167,11 @@ def _sample(gpus: list[_Gpu]) -> list[float | None]:
 
 def _processes(compute: Any, graphics: Any) -> tuple[int | None, tuple[Tenant, ...] | None]:
     """The bytes of this process, and the others."""
-    if compute is None and graphics is None:
+    if compute is None:
         return None, None
     kinds: dict[int, set[str]] = {}
     held: dict[int, int | None] = {}
-    for kind, processes in (("compute", compute or ()), ("graphics", graphics or ())):
+    for kind, processes in (("compute", compute), ("graphics", graphics or ())):
         for process in processes:  # one in both lists has the same bytes in each
             kinds.setdefault(process.pid, set()).add(kind)
             held[process.pid] = process.usedGpuMemory if held.get(process.pid) is None else held[process.pid]

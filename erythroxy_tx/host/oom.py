@@ -113,6 +113,7 @@ def diagnose_oom(
     - `pid`: the process asked for, also when it has ended. Only kills of it count, or of its unit as a whole. Numbers
         are used again: with `since`, no earlier process is meant.
     - `status`: how it ended, as `Popen.returncode` (-9) or a shell (137) tells it. It says which signal, and never why.
+        With `pid`, another status rules a SIGKILL out.
     - `file`: read this log in place of the machine: a path or an open file, of journalctl (also `-o json`), dmesg or
         syslog, mixed or cut.
 
@@ -146,7 +147,7 @@ def _of_file(file: str | Path | IO[bytes] | IO[str], pid: int | None, status: in
         sources.read_file(file, str(getattr(file, "name", "the log")))
     kills, signs = find_kills(sources.found)
     if pid is not None:
-        kills = tuple(kill for kill in kills if kill.pid == pid)
+        kills = tuple(kill for kill in kills if kill.pid == pid and _fits(kill, status))
     return _diagnosis(sources, kills, signs, pid=pid, status=status)
 
 
@@ -161,7 +162,7 @@ def _of_machine(since: float | None, pid: int | None, status: int | None) -> Dia
                 f"whether a line means process {pid}: this is a pid namespace, and the kernel counts in another one"
             )
             kills = tuple(kill for kill in kills if kill.pid is None)
-        kills = tuple(kill for kill in kills if _concerns(kill, pid, home))
+        kills = tuple(kill for kill in kills if _concerns(kill, pid, home) and _fits(kill, status))
         concerned = "|".join(re.escape(name) for name in (str(pid), home.unit if home else None) if name)
         signs = tuple(sign for sign in signs if re.search(rf"(?<!\w)(?:{concerned})(?!\w)", sign.evidence))
     counters = memory_cgroups(pid) or memory_cgroups()
@@ -172,13 +173,18 @@ def _of_machine(since: float | None, pid: int | None, status: int | None) -> Dia
     wanted = [home.unit if home else None, *(kill.unit for kill in kills[::-1])]
     names = list(dict.fromkeys(unit for unit in wanted if unit))[:3]
     units = tuple(state for name in names if (state := sources.unit_state(name)))
-    if home is not None and not home.is_running and not kills:
+    if home is not None and not home.is_running and not kills and _fits(Kill(EITHER), status):
         kills = tuple(
             Kill(EITHER, unit=state.name, evidence=(f"systemctl show {state.name}: Result=oom-kill",))
             for state in units
             if state.name == home.unit and state.properties.get("Result") == "oom-kill"
         )
     return _diagnosis(sources, kills, signs, counters, units, pid=pid, status=status, home=home)
+
+
+def _fits(kill: Kill, status: int | None) -> bool:
+    """Whether a process may have ended by this kill. One that is sent SIGTERM may end as it likes."""
+    return status in {None, -signal.SIGKILL, 128 + signal.SIGKILL} or kill.killer == "earlyoom"
 
 
 def _concerns(kill: Kill, pid: int, home: Home | None) -> bool:
@@ -212,6 +218,8 @@ def _diagnosis(
             verdict += f" Process {pid} was there; that it was among them is not told."
     else:
         verdict = _unknown(pid, status, is_running=home is not None and home.is_running)
+        if not sources.looked_at:
+            verdict += " Nothing could be read."
         killed = [group for group in counters if group.kills]
         if killed:
             where = f"{killed[0].kills} in {killed[0].path}"

@@ -67,11 +67,11 @@ def oomd(*, root: Path = ROOT) -> Oomd:
     if not (root / "run/systemd/system").is_dir():
         return Oomd(None, limit, duration, (), "systemd does not run here, or this is a container")
     missing = "" if units else "there are no control groups of version 2, which it needs"
-    try:
-        for options, names in _by_manager(list(units)).items():
+    for options, names in _by_manager(list(units)).items():
+        try:
             rules += _rules(units, _shown(options, names), limit, duration)
-    except (OSError, subprocess.SubprocessError) as error:
-        missing = f"systemctl does not tell: {_first_line(error)}"
+        except (OSError, subprocess.SubprocessError) as error:
+            missing = f"{' '.join(('systemctl', *options))} does not tell: {_first_line(error)}"
     return Oomd(_running(units), limit, duration, tuple(rules), missing)
 
 

@@ -179,10 +179,10 @@ def _by_room(left: tuple[Room, ...]) -> tuple[Verdict, str]:
     verdict: Verdict = "calm"
     room = left[0]
     for each in left:
-        if each.kills and each.left < NONE_LEFT * each.limit:
+        if each.kills and (each.left < NONE_LEFT * each.limit or not each.left):
             verdict, room = "danger", each
             break
-        if verdict == "calm" and each.left < SCARCE * each.limit:
+        if verdict == "calm" and (each.left < SCARCE * each.limit or not each.left):
             verdict, room = "reclaiming", each
     return verdict, f"{format_bytes(room.left)} are left of {format_bytes(room.limit)}, by {room.binds}"
 

@@ -5,8 +5,8 @@ colours (`cli/show.py`).
 import dataclasses
 import enum
 import json
+import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
@@ -32,18 +32,17 @@ class Report:
         return plain(self)
 
     def to_json(self) -> str:
-        """The same as one JSON object."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        """The same as one JSON object, in ASCII, since a name of a file need not be valid text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """`value` in dicts, lists, strings and numbers alone."""
+    """`value` in dicts, lists, strings and finite numbers alone; what is none of them is a string."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum | Path):
-        return str(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [plain(item) for item in value]
-    return value
+    is_plain = value is None or (isinstance(value, str | int | float) and not isinstance(value, enum.Enum))
+    return value if is_plain and not (isinstance(value, float) and not math.isfinite(value)) else str(value)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from erythroxy_tx.host.nvml import Device
+from erythroxy_tx.host.xla_flags import file_of
+from erythroxy_tx.host.xla_flags import flags_of
 from erythroxy_tx.units import format_bytes
 
 SHELLS = ("sh", "fish")
@@ -108,16 +110,17 @@ def _about_fraction(fraction: float, device: Device | None) -> str:
 def _flags(now: str, knows: bool | None) -> Setting:
     """XLA_FLAGS with the latency hiding scheduler, or None and why not."""
     flag = f"--{LATENCY_HIDING}=true"
-    if LATENCY_HIDING in now:
+    if any(flag.name == LATENCY_HIDING for flag in flags_of(now)[0]):
         return Setting("XLA_FLAGS", None, f"left as it is: it sets {LATENCY_HIDING}")
-    if now.strip() and not now.lstrip().startswith("-"):
+    if now.strip() and file_of(now) is not None:
         return Setting("XLA_FLAGS", None, f"left as it is: it names a file, where {flag} may be added")
     if knows is None:
         return Setting("XLA_FLAGS", None, f"left as it is: no jaxlib is installed here that would know {flag}")
     if not knows:
         return Setting("XLA_FLAGS", None, f"left as it is: the jaxlib that is installed does not know {flag}")
     about = "copies and collectives overlap with computing, which is off by default; the peak of memory may rise"
-    return Setting("XLA_FLAGS", f"{now} {flag}".strip(), about + ("; what was set before stays" if now.strip() else ""))
+    flags = f"{flag} {now}".strip()  # in front, where XLA reads it whatever follows
+    return Setting("XLA_FLAGS", flags, about + ("; what was set before stays" if now.strip() else ""))
 
 
 def _libraries() -> Iterator[Path]:

@@ -73,10 +73,39 @@ def test_cache_tells(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_cache_clear(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
     assert main(["cache", "clear"]) == 2
-    assert "there is no terminal. Fix: add --yes" in capsys.readouterr().err
+    assert "there is nobody to ask. Fix: add --yes" in capsys.readouterr().err
     assert main(["cache", "clear", "--yes"]) == 0
     assert "deleted 1 programs, 100 B" in capsys.readouterr().out
     assert not list(folder.iterdir())
+    assert main(["cache", "clear", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["entries"] == 0
+    for what in ("tell", "clear"):
+        assert main(["cache", what, "--yes", "--folder", ""]) == 2
+        assert "--folder got no folder" in capsys.readouterr().err
+
+
+def test_cache_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
+    assert main(["cache"]) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder that is in use cannot be deleted there")
+@pytest.mark.parametrize("more", ["", ">&-", "> /dev/full"])
+def test_a_shell_that_pulls_the_rug(more: str, tmp_path: Path) -> None:
+    """The working folder is gone, a variable is no text, and standard output is closed or full."""
+    if more.endswith("full") and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    (tmp_path / "jax.py").write_text("raise ImportError('too old')")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    environ |= {"PYTHON": sys.executable, "JAX_OF_MINE": "\udcff", "JAX_COMPILATION_CACHE_DIR": "cache"}
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f'rmdir "$PWD"; "$PYTHON" -m erythroxy_tx.cli doctor {more}'
+    done = subprocess.run(["sh", "-c", command], check=False, env=environ, capture_output=True, cwd=gone)
+    assert done.returncode == (2 if more else 1), done.stderr
+    assert (b"JAX_OF_MINE=\\udcff" in done.stdout) == (not more)
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("", 1), ("no", 1)])

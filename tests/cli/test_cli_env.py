@@ -142,4 +142,4 @@ def test_eval_of_the_whole_command(tmp_path: Path, used: int, status: int) -> No
     assert seen["CUDA_VISIBLE_DEVICES"] == gpu(0)["UUID"]
     assert seen["XLA_CLIENT_MEM_FRACTION"] == "0.5"
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in seen
-    assert seen["XLA_FLAGS"] == "--xla_dump_to='/tmp/a b' --xla_gpu_enable_latency_hiding_scheduler=true"
+    assert seen["XLA_FLAGS"] == "--xla_gpu_enable_latency_hiding_scheduler=true --xla_dump_to='/tmp/a b'"

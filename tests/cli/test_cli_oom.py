@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_nothing_could_be_read(
 def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["oom", "--since", "1min"]) in {0, 1, 2}
     assert capsys.readouterr().out
+
+
+def test_words_that_the_terminal_cannot_show(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"9月 18 02:27:12 box {KILL}", encoding="utf-8")
+    command = [sys.executable, "-m", "erythroxy_tx.cli", "oom", "--file", str(log)]
+    for options in ([], ["--json"]):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (1, b"")
+    assert json.loads(done.stdout)["kills"][0]["when"] == "9月 18 02:27:12"
 
 
 def test_needs_no_jax(log: Path) -> None:

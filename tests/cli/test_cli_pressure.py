@@ -17,6 +17,7 @@ from erythroxy_tx.cli import main
 from erythroxy_tx.cli import pressure as module
 from erythroxy_tx.host.pressure import Pressure
 from erythroxy_tx.host.pressure import pressure
+from erythroxy_tx.host.room import Room
 
 PSI = "some avg10={some} avg60=0.00 avg300=0.00 total={total}\nfull avg10={full} avg60=0.00 avg300=0.00 total=0\n"
 
@@ -133,6 +134,10 @@ def test_a_watch_on_a_terminal_draws_the_past(planted: Any, ticks: Any, monkeypa
 )
 def test_bars(shares: tuple[float | None, ...], expected: str) -> None:
     assert module._spark(shares) == expected
+
+
+def test_a_limit_of_nothing_is_drawn_as_nothing() -> None:
+    assert module._left(Room("memory.high of /job", 0, 0, kills=False)) == 0.0
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "often", "nan", "1e9"])

@@ -1,6 +1,8 @@
 """What another process says of JAX: a planted one that breaks in each way, and the real one."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,41 @@ def test_a_jax_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (found.outcome, found.error) == ("no answer", "no answer in 0.2 s")
 
 
+def test_a_question_that_is_broken_off_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = []
+
+    class Asked:
+        def __init__(self, command: list[str], **_: object):
+            self.kill = lambda: killed.append(command)
+
+        def communicate(self, timeout: float) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Asked)
+    with pytest.raises(KeyboardInterrupt):
+        ask(os.environ)
+    assert len(killed) == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_a_program_that_is_not_python_is_not_started(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert ask(os.environ).outcome == "not asked"
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    found = ask(os.environ)
+    assert (found.outcome, str(tmp_path) in found.error) == ("not asked", True)
+
+
+def test_paths_that_are_no_strings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plant(tmp_path, monkeypatch, START + "def devices(): return []")
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])  # which Python skips
+    assert ask(os.environ).outcome == "works"
+
+
 def test_no_memory_of_a_gpu_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import os\ndef devices(): raise RuntimeError(sorted(n for n in os.environ.items() if 'CLIENT' in n[0]))"
     plant(tmp_path, monkeypatch, START + source)
@@ -81,12 +118,18 @@ def test_flags_that_end_the_process_are_taken_away(tmp_path: Path, monkeypatch: 
 
 
 def test_the_real_one() -> None:
-    flags = "--xla_force_host_platform_device_count=3 --xla_of_nobody=1"
-    environ = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_ALLOCATOR": "none"}
+    flags = "--xla_force_host_platform_device_count='3' --xla_of_nobody='a b' and --xla_that_is_not_read"
+    environ = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags,
+        "JAX_EXPLICIT_X64_DTYPES": "error",
+        "XLA_PYTHON_CLIENT_ALLOCATOR": "none",
+    }
     found = ask(environ)
     assert (found.outcome, found.error, found.backend, len(found.devices)) == ("works", "", "cpu", 3)
-    assert found.bad_flags == (BadFlag("--xla_of_nobody=1", "unknown"),)
+    assert found.bad_flags == (BadFlag("--xla_of_nobody=a b", "unknown"),)
     assert found.version
     assert found.jaxlib
-    assert found.config["jax_platforms"] == "cpu"
+    assert (found.config["jax_platforms"], found.config["jax_explicit_x64_dtypes"]) == ("cpu", "error")
     assert "XLA_PYTHON_CLIENT_ALLOCATOR" in found.options_error

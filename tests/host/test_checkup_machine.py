@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from erythroxy_tx.host.checkup import machine
+from erythroxy_tx.host.checkup.facts import settings_at_start
 from erythroxy_tx.host.checkup.machine import look
 from erythroxy_tx.host.checkup.words import nearest
 from erythroxy_tx.host.checkup.words import setting_names
@@ -42,6 +43,29 @@ def test_places(root: Path) -> None:
         ("compilation cache", True, True),
     ]
     assert all(0 <= place.free <= place.total for place in found)
+
+
+def test_a_working_folder_that_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", gone)
+    assert [place.role for place in look({}, None, root=root).places] == ["temporary folder"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b"A=1\0XLA_FLAGS=--a\0JAX_B=\xff\0", {"XLA_FLAGS": "--a", "JAX_B": "\udcff"}),
+        (b"", {}),
+        (b" title\0\0\0XLA_FLAGS=--a\0", None),
+        (b"\0\0\0\0", None),
+    ],
+)
+def test_the_first_environment(raw: bytes, found: dict[str, str] | None, root: Path) -> None:
+    """A process that was renamed has its title there, and then nothing is known."""
+    (root / "proc" / "self" / "environ").write_bytes(raw)
+    assert settings_at_start(root) == found
 
 
 def test_a_gpu_by_its_file(root: Path) -> None:

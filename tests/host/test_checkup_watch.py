@@ -117,6 +117,17 @@ def test_a_setting_before_the_watch() -> None:
     assert out.strip() == "E106 False"
 
 
+def test_nothing_is_imported_while_jax_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is set while JAX is half imported, by itself or in another thread."""
+    monkeypatch.setitem(sys.modules, "jax", object())
+    monkeypatch.delitem(sys.modules, "jax._src.xla_bridge")
+    monkeypatch.setitem(sys.modules, "jax._src", None)
+    monkeypatch.setattr("builtins.__import__", None)
+    os.environ["XLA_OF_THIS_TEST"] = "1"
+    del os.environ["XLA_OF_THIS_TEST"]
+    assert not backend_started()
+
+
 def test_a_plugin_may_set_variables_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX holds a lock while a plugin starts."""
     with xla_bridge._backend_lock:

@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / f"jit_f-{'1b' * 32}-cache").write_bytes(b"x" * 50)
     (tmp_path / f"{ENTRY}-atime").write_bytes(b"x" * 8)
     (tmp_path / ".lockfile").touch()
-    (tmp_path / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
+    (tmp_path / "xla_gpu_per_fusion_autotune_cache_dir" / "tmp").mkdir(parents=True)
     (tmp_path / "xla_gpu_per_fusion_autotune_cache_dir" / "Ab_c=.textproto").write_bytes(b"x" * 2)
     return tmp_path
 
@@ -63,14 +63,43 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+def test_a_folder_that_cannot_be_looked_into(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert not compile_cache(folder).is_writable
+    with pytest.raises(PermissionError):
+        clear(folder)
+
+
 def test_a_folder_of_a_cloud_is_not_looked_at() -> None:
     found = compile_cache("gs://bucket/cache")
-    assert (found.exists, found.entries) == (True, 0)
+    assert (found.exists, found.is_writable, found.entries) == (True, True, 0)
+    assert str(found) == "compilation cache: gs://bucket/cache\n  of a cloud, and not looked at"
+    with pytest.raises(FileNotFoundError):
+        clear("gs://bucket/cache")
+
+
+def test_a_tilde_is_a_name_as_for_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cache").mkdir()
+    assert not compile_cache("~/cache").exists
+
+
+def test_programs_that_a_run_deletes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = folder / f"{ENTRY}-cache"
+    stat = Path.stat
+    monkeypatch.setattr(Path, "is_file", lambda path: path == gone or os.path.isfile(path))  # noqa: PTH113
+    monkeypatch.setattr(Path, "stat", lambda path, **how: stat(folder / "gone" if path == gone else path, **how))
+    assert (compile_cache(folder).entries, compile_cache(folder).others) == (1, ())
 
 
 def test_clear(folder: Path) -> None:
     assert clear(folder).entries == 2
-    assert [path.name for path in folder.rglob("*")] == ["xla_gpu_per_fusion_autotune_cache_dir"]
+    left = {path.name for path in folder.rglob("*")}
+    assert left == {"xla_gpu_per_fusion_autotune_cache_dir", "tmp", ".lockfile"}
     assert clear(folder).entries == 0
 
 
@@ -79,6 +108,9 @@ def test_clear(folder: Path) -> None:
     [
         "notes.txt",
         "jit_f-00-cache",
+        f"sha256-{'3d' * 32}",
+        "tmp",
+        "xla_gpu_per_fusion_autotune_cache_dir/tmp/weights.npz",
         f"{ENTRY}-cache.bak",
         "weights.npz",
         "xla_gpu_per_fusion_autotune_cache_dir/weights.npz",

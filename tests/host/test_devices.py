@@ -87,6 +87,8 @@ def test_what_is_held_or_not_told_is_not_idle(look: Any, changed: dict[str, Any]
 
 
 def test_processes_that_are_not_told_may_be_there(look: Any) -> None:
+    drawing = {"ComputeRunningProcesses_v2": NVMLError(NOT_SUPPORTED), "GraphicsRunningProcesses_v2": []}
+    assert look(gpu(0, **drawing)).devices[0].busy == ("its processes are not told",)
     silent = dict.fromkeys(("ComputeRunningProcesses_v2", "GraphicsRunningProcesses_v2"), NVMLError(NOT_SUPPORTED))
     found = look(gpu(0, **silent))
     assert found.devices[0].tenants is None

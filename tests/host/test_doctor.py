@@ -1,6 +1,7 @@
 """Planted environments, each wrong in one way or a few, and the codes that `doctor` finds: those, and no other."""
 
 import dataclasses
+import enum
 import json
 import re
 from pathlib import Path
@@ -15,8 +16,11 @@ from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import CODES
 from erythroxy_tx.host.checkup.machine import Machine
 from erythroxy_tx.host.checkup.machine import Place
+from erythroxy_tx.host.checkup.settings import literal
+from erythroxy_tx.host.checkup.settings import says
 from erythroxy_tx.host.checkup.watch import Late
 from erythroxy_tx.host.compile_cache import CompileCache
+from erythroxy_tx.host.compile_cache import compile_cache
 from erythroxy_tx.host.doctor import examine
 from erythroxy_tx.host.nvml import Device
 from erythroxy_tx.host.nvml import Tenant
@@ -114,6 +118,15 @@ PLANTED = {
     "no backend": (on(CPU, jax={"outcome": "no start", "error": "RuntimeError: cud", "backend": None}), "E003"),
     "hangs": (on(CPU, jax={"outcome": "no answer", "backend": None}), "E004"),
     "ends": (on(CPU, jax={"outcome": "ended", "error": "exit status -11", "backend": None}), "E005"),
+    "cannot be asked": (on(CPU, jax={"outcome": "not asked", "error": "no Python", "backend": None}), "E007"),
+    "the CPU is meant by the old name": (
+        on(
+            GPU,
+            environ={"JAX_PLATFORM_NAME": "cpu"},
+            jax={"backend": "cpu", "config": {**CONFIG, "jax_platform_name": "cpu"}},
+        ),
+        "E206",
+    ),
     "the GPU is not used": (on(GPU, jax={"backend": "cpu"}), "E006"),
     "the CPU is meant": (
         on(GPU, environ={"JAX_PLATFORMS": "cpu"}, jax={"backend": "cpu", "config": {**CONFIG, "jax_platforms": "cpu"}}),
@@ -128,6 +141,22 @@ PLANTED = {
     "a flag without a value": (with_flags("--xla_a=maybe", ("--xla_a=maybe", "value")), "E102"),
     "no dashes": (with_flags("xla_a=1", ("xla_a=1", "file")), "E103"),
     "a flag twice": (with_flags(f"{COUNT}=2 {COUNT}=4"), "E104"),
+    "a value after a space": (with_flags("--xla_a true --xla_b=1"), "E107"),
+    "a value after a space, where XLA wants one": (
+        with_flags(f"{COUNT} 4 --xla_b=1", (COUNT, "unknown"), known=frozenset({COUNT.lstrip("-")})),
+        "E101 E107",
+    ),
+    "a value with a space": (with_flags("--xla_dump_to='a b' --xla_b=1"), ""),
+    "a misspelt flag that begins another": (
+        with_flags("--xla_dump_too=x --xla_dump_to=y", ("--xla_dump_to=y", "unknown"), known=frozenset({"xla_dump_t"})),
+        "E101",
+    ),
+    "a comma of a value": (
+        with_flags("--xla_pases=a,b", ("--xla_pases=a,b", "unknown"), known=frozenset({"xla_passes"})),
+        "E101",
+    ),
+    "no such file": (with_flags("/of/nobody", ("/of/nobody", "file")), "E103"),
+    "a flag twice, once without a value": (with_flags("--xla_a --xla_a=true"), ""),
     "a flag twice with one value": (with_flags(f"{COUNT}=2 {COUNT}=2"), ""),
     "flags after the start": (here(ONE_LATE, XLA_FLAGS=f"{COUNT}=4"), "E105"),
     "flags that were seen to come late": (here(None, XLA_FLAGS=f"{COUNT}=4"), "E105"),
@@ -153,6 +182,10 @@ PLANTED = {
     "a name that some file reads": (named({"JAX_COORDINATOR_ADDRESS"}, JAX_COORDINATOR_ADDRESS="a:1"), ""),
     "not from the environment": (env(CPU, JAX_CUDA_VISIBLE_DEVICES="0"), "E203"),
     "the default, written out": (env(CPU, JAX_CUDA_VISIBLE_DEVICES="all", JAX_ENABLE_X64="no"), ""),
+    "a space at the end": (
+        on(CPU, environ={"JAX_COMPILATION_CACHE_DIR": "/c "}, jax={"config": {"jax_compilation_cache_dir": "/c "}}),
+        "",
+    ),
     "after import jax": (here(Late("JAX_ENABLE_X64", None, "a.py:1"), JAX_ENABLE_X64="1"), "E204"),
     "deleted, and set again after import jax": (
         here(Late("JAX_ENABLE_X64", None, "a.py:1"), {"JAX_ENABLE_X64": "1"}, JAX_ENABLE_X64="1"),
@@ -170,6 +203,17 @@ PLANTED = {
             },
         ),
         "E205",
+    ),
+    "a value that JAX refuses, beside one whose name begins like it": (
+        on(
+            env(CPU, JAX_ENABLE_X64="perhaps", JAX_ENABLE="1"),
+            jax={"outcome": "no import", "error": "ValueError: 'perhaps' for 'JAX_ENABLE_X64'", "config": {}},
+        ),
+        "E205",
+    ),
+    "the old name of the backend, which JAX does not read": (
+        on(env(CPU, JAX_XLA_BACKEND="cpu"), jax={"config": {**CONFIG, "jax_xla_backend": ""}}),
+        "E203",
     ),
     "the old name of the platform": (env(CPU, JAX_PLATFORM_NAME="cpu"), "E206"),
     "the allocator of TensorFlow": (env(CPU, TF_GPU_ALLOCATOR="cuda_malloc_async"), "E207"),
@@ -220,7 +264,21 @@ PLANTED = {
     "another UUID": (env(GPU, **{VISIBLE: "GPU-9c"}), "E323"),
     "words in a list": (env(GPU, **{VISIBLE: "0,gpu1"}), "E324"),
     "a UUID": (env(GPU, **{VISIBLE: "GPU-0a"}), ""),
+    "an instance of a GPU by its old name": (env(GPU, **{VISIBLE: "MIG-GPU-0a/1/0"}), ""),
+    "one of two, chosen by JAX": (
+        on(
+            with_gpus(gpu(), gpu(1)),
+            jax={"config_here": {**CONFIG, "jax_cuda_visible_devices": "0"}},
+        ),
+        "",
+    ),
     "an index among two models": (with_gpus(gpu(), gpu(1, "H100"), **{VISIBLE: "1"}), "E325"),
+    "an index among two models, of which one is busy": (
+        with_gpus(gpu(), gpu(1, "H100", busy=("72 GiB used",)), **{VISIBLE: "1"}),
+        "E325",
+    ),
+    "instances of one GPU": (with_gpus(dataclasses.replace(gpu(busy=("MIG is on",)), mig=True)), ""),
+    "this run computes on it": (on(with_gpus(gpu(busy=("utilisation 0.9",))), jax={"asked": "this process"}), ""),
     "in the order of the bus": (
         with_gpus(gpu(), gpu(1, "H100"), **{VISIBLE: "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         "",
@@ -231,6 +289,7 @@ PLANTED = {
     "the busy one of two": (with_gpus(gpu(), gpu(1, busy=("72 GiB used",)), **{VISIBLE: "1"}), "E327"),
     "GPUs that cannot be listed": (on(GPU, machine={"gpus": None}), ""),
     "two lists of AMD": (env(GPU, HIP_VISIBLE_DEVICES="0", ROCR_VISIBLE_DEVICES="0"), "E328"),
+    "no scheduler, and a jaxlib without it": (dataclasses.replace(env(GPU, XLA_FLAGS=""), knows_scheduler=False), ""),
     "no scheduler": (env(GPU, XLA_FLAGS=""), "E329"),
     "an empty list, and the CPU is meant": (
         on(
@@ -350,7 +409,13 @@ def fix(facts: Facts) -> str:
     ("name", "expected"),
     [
         ("a misspelt flag", "export XLA_FLAGS=--xla_dump_to=x"),
-        ("commas", "export XLA_FLAGS='--xla_a=1 --xla_b=1'   # spaces, not commas"),
+        ("commas", "export XLA_FLAGS='--xla_a=1 --xla_b=1'   # spaces alone separate flags"),
+        ("a misspelt flag that begins another", "export XLA_FLAGS='--xla_dump_too=x --xla_dump_t=y'"),
+        ("a comma of a value", "export XLA_FLAGS=--xla_passes=a,b"),
+        ("a value after a space", "export XLA_FLAGS='--xla_a=true --xla_b=1'"),
+        ("no such file", "unset XLA_FLAGS"),
+        ("the old name of the platform", "export JAX_PLATFORMS=cpu; unset JAX_PLATFORM_NAME"),
+        ("no scheduler", f'export XLA_FLAGS="{SCHEDULER} $XLA_FLAGS"'),
         ("no dashes", "export XLA_FLAGS=--xla_a=1"),
         ("a flag twice", f"export XLA_FLAGS={COUNT}=4"),
         ("a misspelt name", "export JAX_ENABLE_X64=1; unset JAX_ENABLE_X46"),
@@ -371,6 +436,43 @@ def fix(facts: Facts) -> str:
 )
 def test_fix(name: str, expected: str) -> None:
     assert fix(PLANTED[name][0]) == expected
+
+
+def test_what_is_pasted_is_quoted() -> None:
+    assert fix(named(set(), JAX_ENABLE_X46="$(id)")) == "export JAX_ENABLE_X64='$(id)'; unset JAX_ENABLE_X46"
+    both = on(CPU, environ={"JAX_PLATFORM_NAME": "cpu", "JAX_PLATFORMS": "cuda,cpu"})
+    assert fix(on(both, jax={"config": {}})) == "unset JAX_PLATFORM_NAME   # and name cpu first in JAX_PLATFORMS"
+    assert fix(env(GPU, **{FRACTION: "1.5"})) == f"export {FRACTION}=0.6"
+
+
+def test_a_report_is_json_whatever_is_in_it() -> None:
+    config = {**CONFIG, "jax_default_device": object(), "jax_limit": float("inf")}
+    facts = on(env(CPU, JAX_OF_MINE="\udcff"), jax={"config": {"jax_limit": float("nan")}, "config_here": config})
+    found = json.loads(examine(facts).to_json())
+    assert found["jax"]["config_here"]["jax_limit"] == "inf"
+    assert found["settings"][0]["value"] == "\udcff"
+
+
+def test_a_cache_of_a_cloud_is_no_finding() -> None:
+    assert not examine(on(CPU, cache=compile_cache("gs://bucket/cache"))).findings
+
+
+def test_a_setting_that_came_late_turns_no_cache_on() -> None:
+    late = here(Late("JAX_COMPILATION_CACHE_DIR", None, "a.py:1"), JAX_COMPILATION_CACHE_DIR="/c")
+    assert (late.read("JAX_COMPILATION_CACHE_DIR"), on(late, jax={"config_here": None, "config": {}}).read("A")) == (
+        "",
+        "",
+    )
+
+
+class Level(enum.IntEnum):
+    WARN = 1
+
+
+def test_an_enumeration_is_read_by_name() -> None:
+    assert says(Level.WARN, "warn")
+    assert not says(Level.WARN, "error")
+    assert literal(Level.WARN, "error") == "'error'"
 
 
 def test_the_line_of_a_late_setting_is_told() -> None:

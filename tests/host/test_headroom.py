@@ -124,6 +124,14 @@ def test_a_machine_that_tells_no_room_is_refused(tmp_path: Path, clock: Clock) -
         wait_for_headroom("1GiB", root=tmp_path)
 
 
+def test_the_room_of_a_group_is_not_that_of_the_host(machine: Machine, clock: Clock) -> None:
+    machine.version_2("/job")
+    machine.group("/job", usage=GIB, limit=64 * GIB)
+    machine.write("proc/meminfo", "MemTotal: 33554432 kB\n")
+    with pytest.raises(OSError, match=r"cannot tell what room there is: .*MemAvailable"):
+        wait_for_headroom("40GiB", timeout=0, root=machine.root)
+
+
 @pytest.mark.parametrize(("need", "timeout", "name"), [("much", None, "need"), (0, None, "need"), (1, -1, "timeout")])
 def test_other_values_are_refused(machine: Machine, need: int | str, timeout: float | None, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}="):

@@ -128,7 +128,7 @@ EXPECTED: dict[str, tuple[list[dict], list[str]]] = {
     "31_earlyoom": (
         [
             {"killer": "earlyoom", "signal": "TERM", "pid": 29410, "comm": "python", "rss": 23964 * 2**20},
-            {"killer": "earlyoom", "signal": "TERM", "pid": 12006, "comm": "python3", "rss": 2891 * 2**20},
+            {"killer": "earlyoom", "signal": "KILL", "pid": 12006, "comm": "python3", "rss": 2891 * 2**20},
             {"killer": "earlyoom", "signal": "TERM", "pid": 3425760, "comm": "python", "rss": 2194 * 2**20},
         ],
         [],
@@ -137,8 +137,8 @@ EXPECTED: dict[str, tuple[list[dict], list[str]]] = {
     "34_journal_json": (
         [
             {"killer": "systemd-oomd", "unit": "train.scope", "processes": 3, "time": 1791484880.414318},
-            {"killer": "kernel", "unit": "train.scope", "pid": None},
             {"killer": "kernel", "scope": "cgroup", "pid": 2413311, "comm": "python3", "unit": "u.scope"},
+            {"killer": "kernel", "unit": "train.scope", "pid": None},
         ],
         [],
     ),

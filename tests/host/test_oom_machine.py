@@ -117,6 +117,18 @@ def test_one_kill_in_the_journal_and_in_the_ring(plant: Callable[[str, str], Non
     assert len(kill.evidence) == 1
 
 
+def test_the_ring_of_a_machine_that_has_slept(
+    plant: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources.time, "clock_gettime", lambda _: time.monotonic() + 7200)
+    plant("dmesg", says(f"<3>[ {time.monotonic() - 9:.6f}] {KILLED.format(77)}"))
+    found = diagnose_oom()
+    assert [kill.pid for kill in found.kills] == [77]
+    assert any("late by up to 7200 s" in why for why in found.could_not_read)
+    plant("journalctl", says(record(KILLED.format(77), at=SOON - 7200 * 10**6, _TRANSPORT="kernel")))
+    assert len(diagnose_oom().kills) == 1  # not once more by the clock of the ring
+
+
 def test_a_process_whose_unit_was_killed(plant: Callable[[str, str], None]) -> None:
     plant("journalctl", f'case "$*" in *_PID=*) {says(LAST_WORDS)};; *) {says(OOMD)};; esac')
     found = diagnose_oom(pid=GONE)

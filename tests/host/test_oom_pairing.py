@@ -46,6 +46,66 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     assert [len(kill.evidence) for kill in found.kills] == [2, 1]
 
 
+def test_a_number_that_is_used_again_on_another_day() -> None:
+    def of(day: int, unit: str, anon: int) -> list[str]:
+        return [
+            f"Jun {day} 10:00:00 box kernel: {chosen(11, unit=unit)}",
+            f"Jun {day} 10:00:00 box kernel: {killed(11).replace('rss:11kB', f'rss:{anon}kB')}",
+        ]
+
+    found = diagnose(*of(19, "a.scope", 5), *of(24, "b.scope", 7))
+    assert [(kill.unit, kill.anon, kill.limit_of) for kill in found.kills] == [
+        ("a.scope", 5120, "/a"),
+        ("b.scope", 7168, "/a"),
+    ]
+
+
+def test_one_kill_at_midnight() -> None:
+    found = diagnose(f"Jun 19 23:59:59 box kernel: {chosen(11)}", f"Jun 20 00:00:01 box kernel: {killed(11)}")
+    assert [(kill.pid, kill.unit) for kill in found.kills] == [(11, "u.scope")]
+
+
+def test_one_kill_of_a_group_at_midnight() -> None:
+    (kill,) = diagnose(
+        f"Jun 19 23:59:59 box systemd-oomd[9]: Killed {APP}/a.scope due to memory pressure for {APP} "
+        "being 57.97% > 50.00% for > 20s with reclaim activity",
+        "Jun 20 00:00:00 box systemd[1402]: a.scope: systemd-oomd killed 7 process(es) in this unit.",
+    ).kills
+    assert (kill.processes, kill.pressure, kill.bystander) == (7, 57.97, False)
+
+
+def test_a_unit_that_is_killed_each_minute() -> None:
+    lines = [f"Jun 19 10:0{i}:00 box systemd[1]: t.service: Failed with result 'oom-kill'." for i in range(3)]
+    assert len(diagnose(*lines, *lines).kills) == 3
+
+
+def test_the_latest_of_a_log_from_the_newest_to_the_oldest() -> None:
+    lines = [f"2026-08-{day}T01:00:00+00:00 box kernel: {killed(day)}" for day in (18, 17)]
+    assert [kill.pid for kill in diagnose(*lines).kills] == [17, 18]
+
+
+@pytest.mark.parametrize("status", [0, 1, -15, 139])
+def test_a_process_that_ended_otherwise_was_not_killed(status: int) -> None:
+    log = f"[10.0] {killed(11)}"
+    assert diagnose_oom(file=io.StringIO(log), pid=11, status=status).cause == "unknown"
+    assert diagnose_oom(file=io.StringIO(log), pid=11, status=137).cause == "kernel"
+
+
+def test_only_the_choice_of_an_old_kernel() -> None:
+    found = diagnose("[10.1] Out of memory: Kill process 11 (python) score 900 or sacrifice child")
+    assert found.cause == "unknown"
+    assert "does not say that it killed it" in found.signs[0].text
+
+
+def test_a_limit_of_pressure_is_no_help_against_the_rule_of_swap() -> None:
+    found = diagnose(
+        "Oct 01 12:00:00 box systemd-oomd[9]: Killed /a.slice/a.scope due to swap used (9) / total (10) being more "
+        "than 90.00%"
+    )
+    assert found.kills[0].reason == "swap"
+    assert not any("ManagedOOMMemoryPressureLimit" in step for step in found.advice)
+
+
 def test_two_clocks_tell_of_one_process() -> None:
     found = diagnose(f"[10.0] {killed(11)}", f"Oct 01 12:00:00 box kernel: {chosen(11)}")
     (kill,) = found.kills
@@ -163,6 +223,14 @@ def test_earlyoom_that_did_not_kill(end: str) -> None:
     assert [sign.kind for sign in found.signs] == ["failed"]
 
 
+def test_earlyoom_in_the_words_of_2019_and_its_second_signal() -> None:
+    (kill,) = diagnose('killing process 27541 "bash" with signal 15: badness 550, VmRSS 7609 MiB').kills
+    assert (kill.pid, kill.signal, kill.rss) == (27541, "TERM", 7609 * 2**20)
+    sent = 'sending SIGTERM to process 5 uid 0 "python": badness 9, VmRSS 8 MiB'
+    (kill,) = diagnose(sent, "escalating to SIGKILL after 2.4 seconds").kills
+    assert (kill.signal, kill.evidence) == ("KILL", (sent, "escalating to SIGKILL after 2.4 seconds"))
+
+
 def test_allocators_raise_and_do_not_kill() -> None:
     found = diagnose(
         "jaxlib._jax.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
@@ -178,6 +246,15 @@ def test_allocators_raise_and_do_not_kill() -> None:
 def test_a_name_may_look_like_the_kernels_words() -> None:
     (kill,) = diagnose(f"[1.0] {chosen(11, unit='x,task=evil,pid=1,uid=0')}").kills
     assert (kill.pid, kill.comm, kill.cgroup) == (11, "python", "/a/x,task=evil,pid=1,uid=0")
+
+
+@pytest.mark.parametrize("name", ["x,pid=1,uid=0", "a) total-vm:1kB", "(sd-pam)", "Killed process", "a, UID 0, (b"])
+def test_a_process_may_have_any_name(name: str) -> None:
+    lines = [chosen(11).replace("python", name), killed(11).replace("python", name)]
+    for said in (lines, lines[:1], lines[1:]):
+        (kill,) = diagnose(*(f"[1.0] {line}" for line in said)).kills
+        assert (kill.pid, kill.comm) == (11, name)
+    assert kill.anon == 11 * 1024
 
 
 @pytest.mark.parametrize(

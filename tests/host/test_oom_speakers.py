@@ -1,7 +1,10 @@
 """Who is entitled to say what: a line that is quoted by another program tells of no kill."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 
 import pytest
 
@@ -40,6 +43,25 @@ def journal(message: object, **fields: object) -> str:
         f"[ 1234.567890] {KERNEL}",
         f"[ 1234.567890][ T123] {KERNEL}",
         f"[Mon Jun 19 16:23:33 2026] {KERNEL}",
+        f"[lun. juin  9 16:23:33 2026] {KERNEL}",
+        f"[Mo Jun 19 16:23:33 2026 <    0.000012>] {KERNEL}",
+        f"[ 1234.567890 <    0.000012>] {KERNEL}",
+        f"[ 1234.567890 <    0.000012 >] box kernel: {KERNEL}",
+        f"[Jun19 16:23] {KERNEL}",
+        f"[  +0.000012] {KERNEL}",
+        f"2026-08-17T01:09:56,123456+00:00 {KERNEL}",
+        f"kern  :err   : 2026-08-17T01:09:56,123456+00:00 {KERNEL}",
+        f"kern  :err   : {KERNEL}",
+        f"\x1b[32m[ 1234.567890] \x1b[0m\x1b[1m\x1b[31m{KERNEL}\x1b[0m",
+        f"Mon 2026-08-17 01:09:56 -03 box kernel: {KERNEL}",
+        f"Mo 2026-08-17 01:09:56 CEST box kernel: {KERNEL}",
+        f"Jun 19 16:23:33 box kern.err kernel: [ 1234.567890] {KERNEL}",
+        f"Mon Jun 19 16:23:33 2026 kern.err kernel: [ 1234.567890] {KERNEL}",
+        f"<3>1 2026-08-17T01:09:56.123456+00:00 box kernel - - - {KERNEL}",
+        f'<3>1 2026-08-17T01:09:56Z box kernel - - [x@1 a="b\\]"][y@1] [ 1234.567890] {KERNEL}',
+        f"\ufeff{KERNEL}",
+        f"\x1e{journal(KERNEL, _TRANSPORT='kernel')}",
+        f"data: {journal(KERNEL, _TRANSPORT='kernel')}",
         f"<3>[ 1234.567890] {KERNEL}",
         f"kern  :err   : [ 1234.567890] {KERNEL}",
         f"3,338,1351916,-;{KERNEL}",
@@ -65,6 +87,12 @@ def test_the_kernel_speaks(line: str) -> None:
         f"<12>[ 1234.567890] {KERNEL}",
         f"user  :warn  : [ 1234.567890] {KERNEL}",
         f"12,338,1351916,-;{KERNEL}",
+        f"<13>1 2026-08-17T01:09:56.123456+00:00 box kernel - - - {KERNEL}",
+        f"<3>1 2026-08-17T01:09:56.123456+00:00 box kernel 77 - - {KERNEL}",
+        f"<3>1 2026-08-17T01:09:56.123456+00:00 box python - - - {KERNEL}",
+        f"Jun 19 16:23:33 box user.err kernel: {KERNEL}",
+        f"data: {KERNEL}",
+        f"2026-08-17T01:09:56.123456+00:00 {KERNEL}",
         f"2026-08-17 01:09:56,123 WARNING kernel: {KERNEL}",
         f"[2026-08-17 01:09:56] {KERNEL}",
         f"WARNING:root:{KERNEL}",
@@ -130,6 +158,27 @@ def test_what_cannot_be_read_is_left_out(line: str) -> None:
     for record in records([line]):
         record.line.encode()
     assert kills(line) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (gzip.compress(KERNEL.encode()), "it is packed"),
+        (lzma.compress(KERNEL.encode()), "it is packed"),
+        (bz2.compress(KERNEL.encode()), "it is packed"),
+        (b"LPKSHHRH\0\0", "a file of journald"),
+        (KERNEL.encode("utf-16"), "UTF-16"),
+        (b'{\n   "dmesg": [\n      {\n', "`dmesg` without -J"),
+        (f"__CURSOR=s=1\n_TRANSPORT=kernel\nMESSAGE={KERNEL}\n".encode(), "`journalctl -o json`"),
+        (f'{{\n\t"__CURSOR" : "s=1",\n\t"MESSAGE" : "{KERNEL}"\n}}'.encode(), "`journalctl -o json`"),
+        (f"Mon 2026-08-17 01:09:56 UTC [s=1;i=2;b=3;m=4]\n    MESSAGE={KERNEL}\n".encode(), "`journalctl -o json`"),
+    ],
+)
+def test_a_form_that_is_not_read_is_said(log: bytes, why: str) -> None:
+    found = diagnose_oom(file=io.BytesIO(log))
+    assert why in found.could_not_read[0]
+    assert (found.kills, found.looked_at) == ((), ())
+    assert "Nothing could be read" in found.verdict
 
 
 def test_a_terminal_is_not_sent_what_it_would_obey() -> None:

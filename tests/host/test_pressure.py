@@ -168,6 +168,13 @@ def test_no_room_below_memory_high_is_no_danger(machine: Machine) -> None:
     assert "0 B are left of 2.0 GiB, by memory.high of" in found.why
 
 
+def test_a_limit_of_nothing_leaves_nothing(machine: Machine) -> None:
+    in_a_service(machine, limit=0)
+    assert pressure(root=machine.root).verdict == "danger"
+    in_a_service(machine, high=0)
+    assert pressure(root=machine.root).verdict == "reclaiming"
+
+
 # ------------------------------------------------------------------ what is missing
 
 
@@ -297,6 +304,18 @@ def test_a_systemctl_that_does_not_answer_is_said(session: Machine, monkeypatch:
     found = pressure(root=session.root)
     assert found.oomd.missing == "systemctl does not tell: Failed to connect to bus: Host is down"
     assert "Host is down); where it watches, it kills above 60 % for 30s" in str(found)
+
+
+def test_a_manager_that_does_not_answer_leaves_the_other(session: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: Any) -> Any:
+        if "--user" in command:
+            raise subprocess.CalledProcessError(1, command, "", "Failed to connect to bus")
+        return subprocess.CompletedProcess(command, 0, SHOWN, "")
+
+    monkeypatch.setattr(oomd_rules.subprocess, "run", run)
+    found = pressure(root=session.root).oomd
+    assert [rule.unit for rule in found.rules] == ["user@1000.service"]
+    assert found.missing == "systemctl --user does not tell: Failed to connect to bus"
 
 
 def test_without_systemd_nothing_is_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

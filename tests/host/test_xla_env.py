@@ -87,7 +87,10 @@ def test_an_odd_share_beside_others_is_remarked(fraction: float, device: Device,
     ("before", "knows", "after", "words"),
     [
         ("", True, FLAG, "overlap"),
-        ("--xla_a=1", True, f"--xla_a=1 {FLAG}", "what was set before stays"),
+        ("--xla_a=1", True, f"{FLAG} --xla_a=1", "what was set before stays"),
+        ("--xla_a 1 --xla_b='", True, f"{FLAG} --xla_a 1 --xla_b='", "what was set before stays"),
+        (f"--{LATENCY_HIDING}_of=1", True, f"{FLAG} --{LATENCY_HIDING}_of=1", "what was set before stays"),
+        (" ", True, FLAG, "overlap"),
         (f"--{LATENCY_HIDING}=false", True, None, "it sets"),
         ("/etc/flags", True, None, "names a file"),
         ("--xla_a=1", False, None, "does not know"),
@@ -152,7 +155,7 @@ def test_lines_that_are_joined_set_the_same() -> None:
     """`eval $(...)` without the double quotes joins them by spaces, and a comment would hide what follows."""
     lines = "\n".join(shell_lines(tuple(chosen(device=IDLE, xla_flags="--xla_a=1 --xla_b='c'").values())))
     script = 'eval $1; printf "%s|" "$CUDA_VISIBLE_DEVICES" "$XLA_CLIENT_MEM_FRACTION" "$XLA_FLAGS"'
-    assert run("sh", script, lines) == f"GPU-1|0.6|--xla_a=1 --xla_b='c' {FLAG}|"
+    assert run("sh", script, lines) == f"GPU-1|0.6|{FLAG} --xla_a=1 --xla_b='c'|"
 
 
 @needs_sh
@@ -183,7 +186,7 @@ def test_the_lines_of_fish() -> None:
         "set -gx CUDA_VISIBLE_DEVICES 'GPU-1';",
         "set -gx XLA_CLIENT_MEM_FRACTION '0.6';",
         "set -e XLA_PYTHON_CLIENT_MEM_FRACTION;",
-        f"set -gx XLA_FLAGS '--xla_a=\\'\\\\b\\' {FLAG}';",
+        f"set -gx XLA_FLAGS '{FLAG} --xla_a=\\'\\\\b\\'';",
     ]
 
 

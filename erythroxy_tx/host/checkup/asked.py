@@ -14,14 +14,19 @@ from collections.abc import Mapping
 from typing import Any
 from typing import Literal
 
+from erythroxy_tx.host.xla_flags import flags_of
+from erythroxy_tx.host.xla_flags import split
+
 TIMEOUT = 60.0  # seconds; a machine with many GPUs takes up to 20 to start them all
-Outcome = Literal["works", "missing", "no import", "no start", "no answer", "ended"]
+Outcome = Literal["works", "missing", "no import", "no start", "no answer", "ended", "not asked"]
 
 _MARK = "erythroxy says "
 _PROGRAM = """
-import json, os, sys
+import enum, json, os, sys
 def say(**facts):
-    print("\\nMARK" + json.dumps(facts, default=lambda value: getattr(value, "value", str(value))), flush=True)
+    print("\\nMARK" + json.dumps(facts, default=str), flush=True)
+def written(value):
+    return value.name.lower() if isinstance(value, enum.Enum) else value
 from importlib import metadata
 say(plugins={e.name: e.dist.version if e.dist else "" for e in metadata.entry_points(group="jax_plugins")})
 try:
@@ -31,7 +36,7 @@ except metadata.PackageNotFoundError:
 stage = "import"
 try:
     import jax
-    say(version=jax.__version__, config=dict(jax.config.values))
+    say(version=jax.__version__, config={name: written(value) for name, value in jax.config.values.items()})
     stage = "refused"
     from jaxlib import xla_client
     told = getattr(xla_client, "generate_pjrt_gpu_plugin_options", None)
@@ -51,7 +56,7 @@ if stage == "refused" and "start" in sys.argv:
 """.replace("MARK", _MARK)
 
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")
-_BAD_VALUE = re.compile(r"Couldn't interpret value (\S*) for flag (\w+)\.")
+_BAD_VALUE = re.compile(r"Couldn't interpret value (.*) for flag (\w+)\.")
 _NO_FILE = re.compile(r'Could not open file "([^"]*)" to read flags')
 
 
@@ -69,7 +74,8 @@ class Jax:
 
     **Attributes:**
 
-    - `outcome`: how far it got: `"works"`, `"missing"`, `"no import"`, `"no start"`, `"no answer"`, `"ended"`.
+    - `outcome`: how far it got: `"works"`, `"missing"`, `"no import"`, `"no start"`, `"no answer"`, `"ended"`,
+        `"not asked"` where no other process of Python can be started.
     - `error`: what it said then.
     - `asked`: `"another process"`, or `"this process"` where a backend runs in it already.
     - `version`, `jaxlib`: None where unknown.
@@ -101,9 +107,14 @@ def ask(environ: Mapping[str, str], *, start: bool = True, timeout: float = TIME
 
     Flags that end it are taken away, one kind after the other, until it goes on or none is left.
     """
+    if not sys.executable or getattr(sys, "frozen", False):  # then it would start the program again, not Python
+        return Jax("not asked", "this program has no Python of its own to ask with")
     environ, bad = dict(environ), list[BadFlag]()
     while True:
-        told, status, errors = _run(environ, start=start, timeout=timeout)
+        try:
+            told, status, errors = _run(environ, start=start, timeout=timeout)
+        except OSError as error:  # no memory for a process, or no right to start one
+            return Jax("not asked", str(error), bad_flags=tuple(bad))
         found = _bad_flags(errors, environ) if status else []
         if not found:
             return dataclasses.replace(_read(told, status, errors, timeout), bad_flags=tuple(bad))
@@ -114,7 +125,8 @@ def ask(environ: Mapping[str, str], *, start: bool = True, timeout: float = TIME
 def _run(environ: dict[str, str], *, start: bool, timeout: float) -> tuple[dict[str, Any], int | None, str]:
     """What was said, the exit status, None where it did not end in time, and the error output."""
     command = [sys.executable, "-P", "-c", _PROGRAM, *(["start"] if start else [])]
-    environ |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}  # it finds what this one finds
+    paths = [path for path in sys.path if isinstance(path, str) and path]  # it finds what this one finds
+    environ = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)  # noqa: S603
     status: int | None = None
@@ -127,6 +139,9 @@ def _run(environ: dict[str, str], *, start: bool, timeout: float) -> tuple[dict[
             out, errors = process.communicate(timeout=1.0)
         except subprocess.TimeoutExpired as late:  # what hangs in a driver does not end
             out, errors = late.stdout or b"", late.stderr or b""
+    except BaseException:  # such as Ctrl-C
+        process.kill()
+        raise
     told: dict[str, Any] = {}
     for line in out.decode(errors="replace").splitlines():
         if line.startswith(_MARK):
@@ -166,7 +181,7 @@ def _bad_flags(errors: str, environ: dict[str, str]) -> list[BadFlag]:
     """The flags that the error output names, if the environment has any."""
     if not environ.get("XLA_FLAGS"):
         return []
-    unknown = [flag for names in _UNKNOWN.findall(errors) for flag in names.split()]
+    unknown = [flag for names in _UNKNOWN.findall(errors) for flag in _named(names, environ["XLA_FLAGS"])]
     values = [f"--{name}={value}" for value, name in _BAD_VALUE.findall(errors)]
     files = _NO_FILE.findall(errors)
     kinds: list[tuple[list[str], Literal["unknown", "value", "file"]]] = [
@@ -177,11 +192,18 @@ def _bad_flags(errors: str, environ: dict[str, str]) -> list[BadFlag]:
     return [BadFlag(flag, kind) for flags, kind in kinds for flag in flags]
 
 
+def _named(names: str, flags: str) -> list[str]:
+    """The flags that are listed with a space between, of which each may hold spaces too."""
+    given = [flag.plain for flag in flags_of(flags)[0] if f" {flag.plain} " in f" {names} "]
+    return given or names.split()
+
+
 def _without(flags: str, bad: list[BadFlag]) -> str:
     """The other flags; none where those that are bad are not written out, as in a file."""
-    gone = {flag.flag for flag in bad}
-    kept = [flag for flag in flags.split() if flag not in gone]
-    return " ".join(kept) if len(kept) < len(flags.split()) else ""
+    gone = {flag.flag.lstrip("-") for flag in bad}
+    given, _ = split(flags)
+    kept = [flag.written for flag in given if flag.plain.lstrip("-") not in gone]
+    return " ".join(kept) if len(kept) < len(given) else ""
 
 
 def _last_line(text: str) -> str:

@@ -1,6 +1,7 @@
 """Checks of the compilation cache: its folder, and how it fared in this process."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import Finding
@@ -31,7 +32,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     if cache.older:
         what = f"{cache.older} of {cache.entries} programs were made before the installed jaxlib"
         why = "versions are in the key: they are found only if the same version was installed before (judged by age)"
-        yield finding("E506", where, what, why=why, fix="erythroxy cache clear")
+        yield finding("E506", where, what, why=why, fix=f"erythroxy cache clear --folder {quote(str(cache.folder))}")
     yield from _counts(facts, where)
 
 

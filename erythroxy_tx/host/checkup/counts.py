@@ -98,11 +98,13 @@ def _ended(event: str, seconds: float, **_: Any) -> None:
     if event != _COMPILED:
         return
     pending, _THREAD.pending = _THREAD.pending, False
-    if pending and seconds < _setting("jax_persistent_cache_min_compile_time_secs"):
+    minimum = _setting("jax_persistent_cache_min_compile_time_secs")
+    if pending and minimum is not None and seconds < minimum:
         with _LOCK:
             _COUNTS.too_fast += 1
             _COUNTS.slowest = max(_COUNTS.slowest, seconds)
 
 
 def _setting(name: str) -> Any:
-    return sys.modules["jax"].config.values[name]
+    """Of `jax.config`; None where it cannot be told. Here an exception would end a compilation of the user's."""
+    return getattr(getattr(sys.modules.get("jax"), "config", None), "values", {}).get(name)

@@ -24,7 +24,9 @@ from erythroxy_tx.host.compile_cache import CompileCache
 from erythroxy_tx.host.compile_cache import compile_cache
 from erythroxy_tx.host.compile_cache import jaxlib_installed
 from erythroxy_tx.host.files import ROOT
-from erythroxy_tx.host.files import text
+from erythroxy_tx.host.xla_env import LATENCY_HIDING
+from erythroxy_tx.host.xla_env import xla_knows
+from erythroxy_tx.host.xla_flags import flags_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Facts:
     - `jax`: what JAX says of itself.
     - `names`: the settings that JAX knows but for those of `jax.config`; None where it was not asked.
     - `flags`: the flags that jaxlib knows; None where it was not asked.
+    - `knows_scheduler`: whether jaxlib knows the flag of the latency hiding scheduler.
     - `machine`: what is under it.
     - `cache`, `counts`: the compilation cache, and how it fared in this process.
     """
@@ -51,13 +54,23 @@ class Facts:
     before_watch: Mapping[str, str] | None = None
     names: frozenset[str] | None = None
     flags: frozenset[str] | None = None
+    knows_scheduler: bool = True
     machine: Machine = dataclasses.field(default_factory=Machine)
     cache: CompileCache = dataclasses.field(default_factory=CompileCache)
     counts: CacheCounts | None = None
 
     def config(self, name: str) -> Any:
         """A value of `jax.config`: that of this process if it has imported JAX; None where it is not known."""
-        return (self.jax.config if self.jax.config_here is None else self.jax.config_here).get(name)
+        return self._config.get(name)
+
+    def read(self, name: str) -> str:
+        """What `jax.config` has for a setting `JAX_...`; where nobody has imported JAX, what the environment has."""
+        found = self._config.get(name.lower()) if name.lower() in self._config else self.environ.get(name)
+        return str(found or "")
+
+    @property
+    def _config(self) -> Mapping[str, Any]:
+        return self.jax.config if self.jax.config_here is None else self.jax.config_here
 
     @property
     def in_force(self) -> dict[str, str]:
@@ -68,8 +81,7 @@ class Facts:
     @property
     def flag_values(self) -> list[tuple[str, str]]:
         """The flags of XLA_FLAGS, in order, as a name without dashes and a value."""
-        words = self.in_force.get("XLA_FLAGS", "").split()
-        return [(name.lstrip("-"), value) for name, _, value in (word.partition("=") for word in words)]
+        return [(flag.name, flag.value) for flag in flags_of(self.in_force.get("XLA_FLAGS", ""))[0]]
 
 
 def gather(*, root: Path = ROOT) -> Facts:
@@ -83,13 +95,12 @@ def gather(*, root: Path = ROOT) -> Facts:
         names = setting_names(other)
     if any(bad.kind == "unknown" for bad in jax.bad_flags):
         flags = flag_names()
-    facts = Facts(environ, jax, _at_start(root), late_settings(), settings_before_watch(), names, flags)
-    cache = compile_cache(
-        facts.config("jax_compilation_cache_dir") or environ.get("JAX_COMPILATION_CACHE_DIR"),
-        installed=jaxlib_installed(),
-    )
-    found = machine.look(os.environ, cache.folder if cache.is_folder else None, root=root)
-    return dataclasses.replace(facts, cache=cache, counts=cache_counts(), machine=found)
+    facts = Facts(environ, jax, settings_at_start(root), late_settings(), settings_before_watch(), names, flags)
+    cache = compile_cache(facts.read("JAX_COMPILATION_CACHE_DIR"), installed=jaxlib_installed())
+    folder = cache.folder if isinstance(cache.folder, Path) and cache.is_folder else None
+    found = machine.look(os.environ, folder, root=root)
+    knows = found.has_gpu and xla_knows(LATENCY_HIDING) is True
+    return dataclasses.replace(facts, cache=cache, counts=cache_counts(), machine=found, knows_scheduler=knows)
 
 
 def _jax() -> Jax:
@@ -113,10 +124,14 @@ def _jax() -> Jax:
     )
 
 
-def _at_start(root: Path) -> dict[str, str] | None:
+def settings_at_start(root: Path) -> dict[str, str] | None:
     """The settings that this process was started with."""
-    found = text(root / "proc/self/environ")
-    if found is None:
+    try:
+        found = os.fsdecode((root / "proc/self/environ").read_bytes())
+    except OSError:
         return None
-    pairs = (entry.partition("=") for entry in found.split("\0"))
+    entries = found.rstrip("\0").split("\0") if found else []
+    if not all("=" in entry for entry in entries):  # a program that renames its process writes over it
+        return None
+    pairs = (entry.partition("=") for entry in entries)
     return {name: value for name, _, value in pairs if is_setting(name)}

@@ -13,6 +13,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "E004": ("error", "the backend does not answer"),
     "E005": ("error", "the process of JAX ends"),
     "E006": ("warning", "there is a GPU and JAX runs on the CPU"),
+    "E007": ("note", "JAX was not asked"),
     # XLA_FLAGS, and settings that come too late
     "E101": ("error", "a flag is unknown to this jaxlib"),
     "E102": ("error", "a flag has a value that cannot be read"),
@@ -20,6 +21,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "E104": ("warning", "a flag is given twice"),
     "E105": ("warning", "a setting was made after the backend had started"),
     "E106": ("warning", "a setting may have been made after the backend had started"),
+    "E107": ("warning", "XLA does not read the rest of XLA_FLAGS"),
     # names and values of JAX_*
     "E201": ("warning", "the name of a setting is misspelt"),
     "E202": ("note", "nothing reads a setting"),

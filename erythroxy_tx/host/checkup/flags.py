@@ -1,7 +1,9 @@
 """Checks of XLA_FLAGS, and of settings that came after the backend had read them."""
 
-import shlex
+import re
 from collections.abc import Iterator
+from collections.abc import Mapping
+from shlex import quote
 
 from erythroxy_tx.host.checkup.asked import BadFlag
 from erythroxy_tx.host.checkup.facts import Facts
@@ -9,8 +11,13 @@ from erythroxy_tx.host.checkup.finding import Finding
 from erythroxy_tx.host.checkup.finding import finding
 from erythroxy_tx.host.checkup.settings import where
 from erythroxy_tx.host.checkup.words import nearest
+from erythroxy_tx.host.xla_flags import Flag
+from erythroxy_tx.host.xla_flags import file_of
+from erythroxy_tx.host.xla_flags import flags_of
+from erythroxy_tx.host.xla_flags import split
 
 _DEVICES = "xla_force_host_platform_device_count"
+_JOINED = re.compile(r"[,;]\s*(?=--)")  # between two flags
 _TOO_LATE = "set it before the first JAX operation: above the first use of jax, or in the shell"
 _READ_ONCE = "XLA reads its settings when the backend starts, which is the first operation or jax.devices()"
 
@@ -18,17 +25,19 @@ _READ_ONCE = "XLA reads its settings when the backend starts, which is the first
 def check(facts: Facts) -> Iterator[Finding]:
     """Look at the flags, and at what came too late."""
     yield from (_bad(facts, bad) for bad in facts.jax.bad_flags)
-    values: dict[str, str] = {}
-    for name, value in facts.flag_values:
-        if values.get(name, value) != value:
-            yield finding(
-                "E104",
-                where(facts, "XLA_FLAGS"),
-                f"--{name} is given twice: {values[name]} and {value}",
-                why="the last one counts",
-                fix=_export(facts, f"--{name}={values[name]}", ""),
-            )
-        values[name] = value
+    given, rest = flags_of(facts.in_force.get("XLA_FLAGS", ""))
+    if rest:
+        what = f"{rest.split()[0]!r} and what follows it is not read"
+        why = "XLA ends its reading at the first word that does not begin with a dash, and says nothing"
+        yield finding("E107", where(facts, "XLA_FLAGS"), what, why=why, fix=_edited(facts, {}))
+    before: dict[str, Flag] = {}
+    for flag in given:
+        first = before.setdefault(flag.name, flag)
+        if first.value != flag.value:
+            what = f"--{flag.name} is given twice: {first.value} and {flag.value}"
+            fix = _edited(facts, {first.plain: ""})
+            yield finding("E104", where(facts, "XLA_FLAGS"), what, why="the last one counts", fix=fix)
+        before[flag.name] = flag
     yield from _late(facts)
     yield from _maybe_late(facts)
 
@@ -36,26 +45,46 @@ def check(facts: Facts) -> Iterator[Finding]:
 def _bad(facts: Facts, bad: BadFlag) -> Finding:
     place = where(facts, "XLA_FLAGS")
     ends = "it ends every process at the start of the backend, without an exception"
-    if bad.kind == "value":
-        what = f"{bad.flag}: the value cannot be read; a flag takes true or false, or a number"
-        return finding("E102", place, what, why=ends, fix=_export(facts, bad.flag, ""))
+    apart = _JOINED.sub(" ", bad.flag)
     if bad.kind == "file":
         what = f"no file {bad.flag!r}: what does not begin with -- is taken for the name of a file of flags"
-        return finding("E103", place, what, why=ends, fix=f"export XLA_FLAGS=--{bad.flag.lstrip('-')}")
-    name = bad.flag.partition("=")[0]
-    near = nearest(name.lstrip("-"), facts.flags or ())
-    if "," in bad.flag:
-        fix = f"{_export(facts, ',', ' ')}   # spaces, not commas"
+        fix = f"export XLA_FLAGS={quote(f'--{bad.flag}')}" if bad.flag.startswith("xla_") else "unset XLA_FLAGS"
+        return finding("E103", place, what, why=ends, fix=fix)
+    if apart != bad.flag:
+        fix = f"{_edited(facts, {bad.flag: apart})}   # spaces alone separate flags"
     else:
-        fix = _export(facts, name, f"--{near}") if near is not None else _export(facts, bad.flag, "")
+        fix = _edited(facts, {bad.flag: ""})
+    if bad.kind == "value":
+        what = f"{bad.flag}: the value cannot be read; a flag takes true or false, or a number"
+        return finding("E102", place, what, why=ends, fix=fix)
+    name = bad.flag.partition("=")[0].lstrip("-")
+    near = nearest(name, facts.flags or ())
     meant = f"; perhaps --{near} is meant" if near is not None else ""
+    if near == name:
+        meant = ": it takes a value, after ="
+        fix = f"export XLA_FLAGS=--{name}=VALUE" if not _rest(facts) else _edited(facts, {})
+    elif near is not None and apart == bad.flag:
+        fix = _edited(facts, {bad.flag: bad.flag.replace(name, near, 1)})
     return finding("E101", place, f"{bad.flag} is unknown to jaxlib {facts.jax.jaxlib}{meant}", why=ends, fix=fix)
 
 
-def _export(facts: Facts, old: str, new: str) -> str:
-    """XLA_FLAGS with `new` in the place of `old`, as a line to paste."""
-    flags = " ".join(facts.environ.get("XLA_FLAGS", "").replace(old, new, 1 if old != "," else -1).split())
-    return f"export XLA_FLAGS={shlex.quote(flags)}"
+def _edited(facts: Facts, changes: Mapping[str, str]) -> str:
+    """XLA_FLAGS with some flags changed, or taken away, and with `=` where a value was given after a space."""
+    text = facts.environ.get("XLA_FLAGS", "")
+    if (file := file_of(text)) is not None:
+        return f"edit {quote(file)}"
+    given, rest = split(text)
+    flags = [changes.get(flag.plain, flag.written) for flag in given]
+    if rest:
+        word, _, after = rest.partition(" ")
+        if flags and "=" not in flags[-1]:
+            flags[-1] += f"={word}"
+        flags.append(after.strip())
+    return f"export XLA_FLAGS={quote(' '.join(flag for flag in flags if flag))}"
+
+
+def _rest(facts: Facts) -> str:
+    return split(facts.environ.get("XLA_FLAGS", ""))[1]
 
 
 def _late(facts: Facts) -> Iterator[Finding]:

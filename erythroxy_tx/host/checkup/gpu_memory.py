@@ -5,6 +5,7 @@ What is valid is read from `jaxlib.xla_client.generate_pjrt_gpu_plugin_options`,
 
 import math
 from collections.abc import Iterator
+from shlex import quote
 
 from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import Finding
@@ -56,7 +57,7 @@ def _fraction(facts: Facts) -> Iterator[Finding]:
             where(facts, OLD_FRACTION),
             "deprecated",
             why=why,
-            fix=f"export {FRACTION}={old}; unset {OLD_FRACTION}",
+            fix=f"export {FRACTION}={quote(old)}; unset {OLD_FRACTION}",
         )
     name, text = (FRACTION, new) if new else (OLD_FRACTION, old)
     try:
@@ -94,7 +95,7 @@ def _meant(text: str) -> str:
         value = float(digits)
     except ValueError:
         return "0.6"
-    return f"{value / 100:g}" if 1 < value <= 100 else f"{value:g}" if 0 < value <= 1 else "0.6"
+    return f"{value / 100:g}" if 10 <= value <= 100 else f"{value:g}" if 0 < value <= 1 else "0.6"
 
 
 def _preallocate(facts: Facts) -> Iterator[Finding]:

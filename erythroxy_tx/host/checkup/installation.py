@@ -5,16 +5,25 @@ from collections.abc import Iterator
 from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import Finding
 from erythroxy_tx.host.checkup.finding import finding
+from erythroxy_tx.host.checkup.names import is_named
 from erythroxy_tx.host.checkup.settings import uses_gpu
 from erythroxy_tx.host.checkup.visible import is_hidden
 
-_CODES = {"missing": "E001", "no import": "E002", "no start": "E003", "no answer": "E004", "ended": "E005"}
+_CODES = {
+    "missing": "E001",
+    "no import": "E002",
+    "no start": "E003",
+    "no answer": "E004",
+    "ended": "E005",
+    "not asked": "E007",
+}
 _WHAT = {
     "missing": "JAX is not installed for this Python",
     "no import": "import jax fails",
     "no start": "JAX imports, and no backend starts",
     "no answer": "the backend did not start in time",
     "ended": "the process ended while JAX started",
+    "not asked": "JAX was not asked",
 }
 _WHY = {
     "missing": "nothing of it can be checked",
@@ -22,6 +31,7 @@ _WHY = {
     "no start": "the first operation raises this error",
     "no answer": "a driver or a device hangs, or another process holds it",
     "ended": "no exception is raised, so a program cannot catch it",
+    "not asked": "what is read from it is not checked",
 }
 _FIX = {
     "missing": "pip install jax",
@@ -29,6 +39,7 @@ _FIX = {
     "no start": "export JAX_PLATFORMS=   # or cpu, to go on without the device",
     "no answer": "nvidia-smi   # if it hangs too, restart the driver or the machine",
     "ended": "JAX_PLATFORMS=cpu python -c 'import jax; jax.devices()'   # if this works, it is the plugin",
+    "not asked": "erythroxy doctor   # in a shell with the same settings",
 }
 
 
@@ -45,11 +56,10 @@ def check(facts: Facts) -> Iterator[Finding]:
             "JAX",
             f"this machine has a GPU, and JAX runs on the CPU (plugins: {plugins})",
             why="JAX falls back to the CPU without an error where no plugin for the GPU is installed, or it fails",
-            fix="pip install --upgrade 'jax[cuda13]'   # or export JAX_PLATFORMS=cpu, if that is meant",
+            fix="pip install --upgrade 'jax[cuda13]'   # for NVIDIA; or export JAX_PLATFORMS=cpu, if that is meant",
         )
 
 
 def _is_of_a_setting(facts: Facts) -> bool:
     """Whether the error names a setting, which the check of names reports."""
-    error = facts.jax.error.upper()
-    return facts.jax.outcome == "no import" and any(n in error for n in facts.environ if n.startswith("JAX_"))
+    return facts.jax.outcome == "no import" and any(is_named(name, facts.jax.error) for name in facts.environ)

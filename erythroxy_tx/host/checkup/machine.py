@@ -1,6 +1,7 @@
 """What the machine under JAX offers: disks, memory, GPUs, and the unit of systemd around this process."""
 
 import dataclasses
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -55,28 +56,42 @@ class Machine:
 def look(environ: Mapping[str, str], cache: Path | None, *, folder: Path | None = None, root: Path = ROOT) -> Machine:
     """Look at the machine. `folder` is the working folder."""
     temporary = Path(next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp"))  # noqa: S108
-    roles = {"working folder": folder or Path.cwd(), "temporary folder": temporary, "compilation cache": cache}
+    roles = {"working folder": folder or _working_folder(), "temporary folder": temporary, "compilation cache": cache}
     found = idle_devices()
     return Machine(
         rooms=rooms(host_memory(root=root), memory_cgroups(root=root)),
-        places=tuple(_place(role, path, temporary, root) for role, path in roles.items() if path is not None),
+        places=tuple(
+            place
+            for role, path in roles.items()
+            if path is not None and (place := _place(role, path, temporary, root)) is not None
+        ),
         has_gpu=bool(found.devices) or any((root / name).exists() for name in _GPU_FILES),
         gpus=None if found.why and not found.absent else found.devices,
         unit=_unit(root),
     )
 
 
-def _place(role: str, path: Path, temporary: Path, root: Path) -> Place:
-    real = path.expanduser().absolute().resolve()
-    there = next(p for p in (real, *real.parents) if p.exists())
-    usage = shutil.disk_usage(there)
+def _working_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # deleted since
+        return None
+
+
+def _place(role: str, path: Path, temporary: Path, root: Path) -> Place | None:
+    """None where the system does not tell of it."""
+    try:
+        real, temporary = path.resolve(), temporary.resolve()
+        usage = shutil.disk_usage(next(p for p in (real, *real.parents) if os.path.exists(p)))  # noqa: PTH110
+    except OSError:
+        return None
     return Place(
         role,
         path,
         free=usage.free,
         total=usage.total,
         in_memory=_file_system(real, root) in _IN_MEMORY,
-        is_temporary=role != "temporary folder" and real.is_relative_to(temporary.absolute().resolve()),
+        is_temporary=role != "temporary folder" and real.is_relative_to(temporary),
     )
 
 

@@ -1,6 +1,8 @@
 """Checks of the names of settings, and of the values of `JAX_*`."""
 
+import re
 from collections.abc import Iterator
+from shlex import quote
 
 from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import Finding
@@ -10,7 +12,7 @@ from erythroxy_tx.host.checkup.settings import says
 from erythroxy_tx.host.checkup.settings import where
 from erythroxy_tx.host.checkup.words import nearest
 
-_DEPRECATED = {"JAX_PLATFORM_NAME": "JAX_PLATFORMS", "JAX_XLA_BACKEND": "JAX_PLATFORMS"}
+_OLD_PLATFORM, _PLATFORMS = "JAX_PLATFORM_NAME", "JAX_PLATFORMS"
 _OF_TENSORFLOW = {
     "TF_GPU_ALLOCATOR": "unset TF_GPU_ALLOCATOR   # in JAX the allocator is XLA_PYTHON_CLIENT_ALLOCATOR",
     "TF_FORCE_GPU_ALLOW_GROWTH": "unset TF_FORCE_GPU_ALLOW_GROWTH   # in JAX the reserve is XLA_CLIENT_MEM_FRACTION",
@@ -23,21 +25,24 @@ def check(facts: Facts) -> Iterator[Finding]:
         if name in _OF_TENSORFLOW:
             why = "TensorFlow reads it; JAX has settings of its own, though its messages name this one"
             yield finding("E207", where(facts, name), f"{name} does nothing in JAX", why=why, fix=_OF_TENSORFLOW[name])
-        if name in _DEPRECATED:
-            new = _DEPRECATED[name]
-            yield finding(
-                "E206",
-                where(facts, name),
-                f"deprecated for {new}",
-                why="it will cease to work",
-                fix=f"export {new}={value}",
-            )
-        elif name.startswith("JAX_") and facts.jax.outcome == "no import" and name in facts.jax.error.upper():
+        if name == _OLD_PLATFORM:
+            platforms = value if value in {"", "cpu"} else f"{value},cpu"  # it chose the first, and hid none
+            fix = f"export {_PLATFORMS}={quote(platforms)}; unset {name}"
+            if facts.environ.get(_PLATFORMS):
+                fix = f"unset {name}   # and name {value} first in {_PLATFORMS}"
+            what, why = f"deprecated for {_PLATFORMS}", "it will cease to work"
+            yield finding("E206", where(facts, name), what, why=why, fix=fix)
+        elif facts.jax.outcome == "no import" and is_named(name, facts.jax.error):
             yield finding(
                 "E205", where(facts, name), f"{facts.jax.error}", why="import jax raises it", fix=f"unset {name}"
             )
         elif name.startswith(("JAX_", "XLA_")) and facts.jax.config:
             yield from _known(facts, name, value)
+
+
+def is_named(name: str, error: str) -> bool:
+    """Whether the error of JAX is about a setting `JAX_...`."""
+    return name.startswith("JAX_") and re.search(rf"\b{re.escape(name)}\b", error, re.IGNORECASE) is not None
 
 
 def _known(facts: Facts, name: str, value: str) -> Iterator[Finding]:
@@ -47,7 +52,7 @@ def _known(facts: Facts, name: str, value: str) -> Iterator[Finding]:
         known = {key.upper() for key in facts.jax.config} | facts.names
         near = nearest(name, known)
         if near is not None:
-            fix = f"export {near}={value}; unset {name}"
+            fix = f"export {near}={quote(value)}; unset {name}"
             yield finding(
                 "E201", where(facts, name), f"perhaps {near} is meant", why="nothing in JAX reads this name", fix=fix
             )

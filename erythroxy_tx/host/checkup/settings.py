@@ -1,6 +1,7 @@
 """Every setting with its value, the value that counts, and where that comes from. Not here: what is wrong with it."""
 
 import dataclasses
+import enum
 from typing import Any
 
 from erythroxy_tx.host.checkup.facts import Facts
@@ -72,7 +73,7 @@ def where(facts: Facts, name: str) -> str:
 
 def says(value: Any, written: str) -> bool:
     """Whether a value of `jax.config` is what is written in the environment."""
-    text = written.strip().casefold()
+    text, value = written.strip().casefold(), _by_name(value)
     if isinstance(value, bool):
         return text in (("y", "yes", "t", "true", "on", "1") if value else ("n", "no", "f", "false", "off", "0"))
     if isinstance(value, int | float):
@@ -80,12 +81,12 @@ def says(value: Any, written: str) -> bool:
             return float(text) == value
         except ValueError:
             return str(value).casefold() == text
-    name = getattr(value, "name", value)
-    return text in {_plain(value).casefold(), str(name).casefold()}
+    return text == _plain(value).strip().casefold()
 
 
 def literal(value: Any, written: str) -> str:
     """What is written in the environment as Python writes it, for a setting that has `value` now."""
+    value = _by_name(value)
     if isinstance(value, bool):
         return str(says(True, written))  # noqa: FBT003
     return written if isinstance(value, int | float) else repr(written)
@@ -93,7 +94,7 @@ def literal(value: Any, written: str) -> str:
 
 def uses_gpu(facts: Facts) -> bool:
     """Whether a run would use a GPU, or its settings aim at one."""
-    platforms = str(facts.config("jax_platforms") or facts.environ.get("JAX_PLATFORMS") or "")
+    platforms = facts.read("JAX_PLATFORMS") or facts.read("JAX_PLATFORM_NAME")
     if platforms:
         return bool(_GPU_NAMES & set(platforms.replace(" ", "").split(",")))
     return facts.machine.has_gpu or facts.jax.backend == "gpu" or any(n.startswith(_MEMORY) for n in facts.in_force)
@@ -112,4 +113,9 @@ def _effective(facts: Facts, name: str, value: str) -> str | None:
 
 
 def _plain(value: Any) -> str:
-    return str(getattr(value, "value", value))
+    return str(_by_name(value))
+
+
+def _by_name(value: Any) -> Any:
+    """A value of an enumeration as it is written in the environment."""
+    return value.name.lower() if isinstance(value, enum.Enum) else value

@@ -6,6 +6,7 @@ Source: CUDA C++ Programming Guide, CUDA environment variables.
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from erythroxy_tx.host.checkup.facts import Facts
 from erythroxy_tx.host.checkup.finding import Finding
@@ -13,9 +14,11 @@ from erythroxy_tx.host.checkup.finding import finding
 from erythroxy_tx.host.checkup.settings import uses_gpu
 from erythroxy_tx.host.checkup.settings import where
 from erythroxy_tx.host.nvml import Device
+from erythroxy_tx.host.xla_flags import file_of
 
 _CUDA, _HIP, _ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
-_UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+")
+_UUID = re.compile(r"(GPU|MIG|MIG-GPU)-[0-9A-Fa-f/-]+")
+_OF_JAX = "JAX_CUDA_VISIBLE_DEVICES"
 _SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
 
 
@@ -46,9 +49,14 @@ def is_hidden(facts: Facts) -> bool:
 def visible(facts: Facts) -> list[Device] | None:
     """The NVIDIA GPUs that a run sees, as far as it is known which they are."""
     gpus = facts.machine.gpus
-    if gpus is None or _CUDA not in facts.in_force:
-        return None if gpus is None else list(gpus)
-    named = [_named(entry, gpus) for entry in dict.fromkeys(_before_end(facts.in_force[_CUDA]))]
+    if gpus is None or facts.read(_OF_JAX) not in {"", "all"}:  # which chooses among what CUDA shows
+        return None
+    if _CUDA not in facts.in_force:
+        return list(gpus)
+    entries = _before_end(facts.in_force[_CUDA])
+    if any(entry.isdecimal() for entry in entries) and _may_be_another(facts):
+        return None
+    named = [_named(entry, gpus) for entry in dict.fromkeys(entries)]
     return None if None in named else [gpu for gpu in named if gpu is not None]
 
 
@@ -80,9 +88,8 @@ def _list(facts: Facts, name: str) -> Iterator[Finding]:
         why = "it ends the list: what comes after it is hidden too"
         yield finding(code, where(facts, name), what, why=why, fix=_pin(facts))
         break
-    models = {gpu.name for gpu in gpus or ()}
-    if len(models) > 1 and entries[0].isdecimal() and facts.in_force.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        what = f"index {entries[0]} among GPUs of {len(models)} models"
+    if gpus and entries[0].isdecimal() and _may_be_another(facts):
+        what = f"index {entries[0]} among GPUs of {len({gpu.name for gpu in gpus})} models"
         why = "CUDA counts from the fastest, nvidia-smi by the bus, so that one index is two GPUs"
         yield finding("E325", where(facts, name), what, why=why, fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID")
 
@@ -92,19 +99,31 @@ def _policy(facts: Facts) -> Iterator[Finding]:
     if gpus is not None and len(gpus) > 1:
         why = "the fraction is taken on each of them at the start, also from those who use them"
         yield finding("E326", _place(facts), f"{len(gpus)} GPUs are visible", why=why, fix=_pin(facts))
-    elif gpus is not None and len(gpus) == 1 and gpus[0].busy:
+    elif gpus is not None and len(gpus) == 1 and _is_of_others(facts, gpus[0]):
         what = f"GPU {gpus[0].index} is not idle: {'; '.join(gpus[0].busy)}"
         yield finding(
             "E327", _place(facts), what, why="one of the two runs short of memory, and both wait", fix=_pin(facts)
         )
-    if _SCHEDULER not in dict(facts.flag_values):
+    file = file_of(facts.in_force.get("XLA_FLAGS", ""))
+    if facts.knows_scheduler and _SCHEDULER not in dict(facts.flag_values):
         yield finding(
             "E329",
             "XLA_FLAGS",
             f"--{_SCHEDULER} is not set",
             why="transfers between devices then do not overlap with computation",
-            fix=f'export XLA_FLAGS="$XLA_FLAGS --{_SCHEDULER}=true"',
+            fix=f"edit {quote(file)}" if file else f'export XLA_FLAGS="--{_SCHEDULER}=true $XLA_FLAGS"',
         )
+
+
+def _may_be_another(facts: Facts) -> bool:
+    """Whether an index of CUDA may be another one of NVML."""
+    models = {gpu.name for gpu in facts.machine.gpus or ()}
+    return len(models) > 1 and facts.in_force.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+
+
+def _is_of_others(facts: Facts, gpu: Device) -> bool:
+    """Whether a GPU is not idle; what this process computes and the instances of MIG do not tell."""
+    return bool(gpu.busy) and not gpu.mig and (facts.jax.asked != "this process" or bool(gpu.tenants))
 
 
 def _before_end(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGES = ("jax", "jaxlib", "jax_plugins", "jax_cuda12_plugin", "jax_cuda13_plugin")
+_LIBRARIES = (".so", ".dylib", ".dll", ".pyd")
 _SETTING = re.compile(rb"\b(?:JAX|XLA)_[A-Z0-9_]+")
 _IN_LIBRARY = re.compile(rb"(?:JAX|XLA)_[A-Z0-9_]{3,80}(?=\0)")  # a string of C ends so
 _FLAG = re.compile(rb"xla_[a-z0-9_]{3,80}(?=\0)")
@@ -39,7 +40,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def _in_libraries(pattern: re.Pattern[bytes]) -> set[bytes]:
     found: set[bytes] = set()
-    for file in _files(".so"):
+    for file in (file for suffix in _LIBRARIES for file in _files(suffix)):
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
             found.update(pattern.findall(content))
     return found

@@ -15,7 +15,10 @@ _WAIT = (
     "3. Start when the machine has room: `erythroxy pressure` shows how much, and `tx.wait_for_headroom` waits for it."
 )
 _OOMD = (
-    "Raising MemoryMax= does not help: systemd-oomd goes by time lost waiting for memory, and by swap, not by a limit.",
+    (
+        "Raising MemoryMax= does not help, unless the job was at that limit: systemd-oomd goes by time lost waiting "
+        "for memory, and by swap."
+    ),
     "ManagedOOMMemoryPressure=auto on the unit does not help: a group above it is the one that is watched.",
     "A cap on swap turns the kill into a stall.",
     (
@@ -45,7 +48,7 @@ def advice(kill: Kill | None, signs: tuple[Sign, ...]) -> tuple[str, ...]:
     steps = (_HOLD_LESS, _STREAM, _WAIT)
     if kill.killer == "systemd-oomd":
         raised = f"A higher ManagedOOMMemoryPressureLimit= on {over} lets it wait longer; the machine stalls meanwhile."
-        return (*steps, *_OOMD, *([raised] if kill.reason != "memory-and-swap" else []))
+        return (*steps, *_OOMD, *([raised] if kill.reason not in {"memory-and-swap", "swap"} else []))
     if kill.scope == "cgroup":
         return (
             *steps,

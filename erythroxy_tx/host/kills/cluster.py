@@ -9,7 +9,7 @@ from erythroxy_tx.host.kills.kill import unit_of
 from erythroxy_tx.host.kills.records import Clock
 
 # Two lines that tell one of these differently are about two kills.
-_FIXED = ("pid", "pressure", "seconds", "memory_used", "swap_used", "anon", "rss")
+_FIXED = ("pid", "scope", "pressure", "seconds", "memory_used", "swap_used", "anon", "rss")
 
 
 class Cluster:
@@ -40,6 +40,12 @@ class Cluster:
         """Whether systemd-oomd itself tells of it, which it does for each group that it decides on."""
         return any(part.kill.killer == "systemd-oomd" and part.kill.cgroup for part in self.parts)
 
+    def may_be_of(self, part: Told, reach: float) -> bool:
+        """Whether a line may be about the same by its time; that of a process also where no clocks can be compared."""
+        time = part.record.time
+        own = [each.record.time for each in self.parts if each.record.time.kind == time.kind]
+        return all(_apart(each, time) <= reach for each in own) and (bool(own) or part.kill.pid is not None)
+
     def clock(self) -> Clock:
         return self.parts[0].record.time
 
@@ -56,6 +62,7 @@ class Cluster:
         known |= {
             "killer": next((part.kill.killer for part in self.parts if part.kill.killer != EITHER), EITHER),
             "unit": unit,
+            "signal": self.parts[-1].kill.signal,
             "processes": next((kill.processes for kill in of_unit if kill.processes is not None), None),
             "peak": next((kill.peak for kill in of_unit if kill.peak is not None), None),
             "when": next((record.when for record in records if record.when), None),
@@ -65,10 +72,19 @@ class Cluster:
         return Kill(**known)
 
 
+def _apart(one: Clock, other: Clock) -> float:
+    """Seconds between two clocks of one kind; of two days, as if one followed the other."""
+    apart = abs(one.seconds - other.seconds)
+    return apart if one.day == other.day else 86400 - apart
+
+
 def _facts(part: Told) -> dict[object, object]:
     kill = part.kill
     facts: dict[object, object] = {name: getattr(kill, name) for name in _FIXED}
     facts["host"] = part.record.host
+    if part.kind == "result":  # a unit has one each time that it ends
+        facts["result", kill.unit, part.record.time.kind] = part.record.time
+    facts["chosen"] = (kill.cgroup, kill.limit_of) if part.kind == "chosen" else None
     facts["processes", kill.unit] = kill.processes  # a unit around it may count others
     facts["killer"] = None if kill.killer == EITHER else kill.killer
     facts["is earlyoom"] = kill.killer == "earlyoom"

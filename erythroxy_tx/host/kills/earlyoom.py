@@ -11,7 +11,8 @@ from erythroxy_tx.host.kills.kill import Told
 from erythroxy_tx.host.kills.records import Record
 
 _SENT = re.compile(
-    r'(?a)sending SIG(TERM|KILL) to process (\d{1,10}) (?:uid \d+ )?"(.{0,64}?)": (?:badness|oom_score) (.*)'
+    r'(?a)(?:sending SIG(TERM|KILL) to|killing) process (\d{1,10}) (?:uid \d+ )?"(.{0,64}?)"'
+    r"(?: with signal (15|9))?: (?:badness|oom_score) (.*)"
 )
 _RSS = re.compile(r"(?a).*?, VmRSS (\d{1,9}) MiB")
 _NOT_SENT = re.compile(r"kill failed: |dryrun, not actually sending any signal")
@@ -22,16 +23,18 @@ def read(record: Record) -> Told | None:
     if record.speaker not in {"earlyoom", None}:
         return None
     if found := _SENT.match(record.said):
-        rss = _RSS.match(found[4])
+        rss = _RSS.match(found[5])
         kill = Kill(
             "earlyoom",
             pid=int(found[2]),
             comm=found[3],
-            signal="TERM" if found[1] == "TERM" else "KILL",
+            signal="TERM" if found[1] == "TERM" or found[4] == "15" else "KILL",
             rss=int(rss[1]) * 2**20 if rss else None,
         )
-        sign = Sign("failed", f"earlyoom chose process {found[2]}, and did not kill it", record.line)
+        sign = Sign("failed", f"earlyoom chose process {found[2]}, and says that it failed to kill it", record.line)
         return Told(record, "killed", kill, sign)
+    if record.said.startswith("escalating to SIGKILL after "):
+        return Told(record, "escalated", Kill("earlyoom"))
     if _NOT_SENT.match(record.said):
         return Told(record, "failed", Kill("earlyoom"))
     return None

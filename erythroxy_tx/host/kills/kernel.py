@@ -12,11 +12,12 @@ from erythroxy_tx.host.kills.kill import Told
 from erythroxy_tx.host.kills.records import Record
 
 # Each number is followed by what the kernel writes after it, so that a line that was cut off gives none. A cgroup or a
-# process may have any name: the last `,task=` is the kernel's own.
-_CHOSEN = re.compile(r"(?a)oom-kill:constraint=CONSTRAINT_(\w+),(.*),task=(.{0,64}?),pid=(\d{1,10}),uid=\d.*")
+# process may have any name: the last `,task=` and the last `,pid=` are the kernel's own.
+_CHOSEN = re.compile(r"(?a)oom-kill:constraint=CONSTRAINT_(\w+),(.*),task=(.{0,64}),pid=(\d{1,10}),uid=\d.*")
 _OUT = r"(?:(Memory cgroup out of memory|Out of memory)(?: \(oom_kill_allocating_task\))?: )"
 _KILLED = re.compile(
-    rf"(?a){_OUT}?Killed process (\d{{1,10}})(?:, UID \d+)?,? \((.{{0,64}}?)\),? (?:UID \d+, )?total-vm:(.*)"
+    rf"(?a){_OUT}?Killed process (\d{{1,10}})(?:, UID \d+)?,? \((.{{0,64}}?)\),? (?:UID \d+, )?"
+    r"total-vm:(?!\d*k?B?\))(.*)"
 )
 _ANON = re.compile(r"(?a).*\banon-rss:(\d{1,15})kB")
 _REAPED = re.compile(r"(?a)oom_reaper: (?:reaped process |unable to reap pid:)(\d{1,10}) \((.{0,64}?)\)")
@@ -47,7 +48,8 @@ def read(record: Record) -> Told | None:
     if found := _REAPED.match(said):
         return Told(record, "killed", Kill("kernel", pid=int(found[1]), comm=found[2]))
     if found := _SPARED.match(said):
-        sign = Sign("spared", f"the kernel chose process {found[2]} and did not kill it", record.line)
+        then = "did not kill it" if "exiting" in found[3] else "this line does not say that it killed it"
+        sign = Sign("spared", f"the kernel chose process {found[2]}; {then}", record.line)
         return Told(record, "spared", Kill("kernel", scope=_scope(found[1]), pid=int(found[2])), sign)
     if found := _GROUP.match(said):
         return Told(record, "detail", Kill("kernel", cgroup=found[1]))

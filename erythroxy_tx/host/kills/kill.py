@@ -42,7 +42,7 @@ class Kill:
     - `anon`, `rss`: bytes of the process when it was killed: without and with the pages of files.
     - `peak`: the most bytes of the unit, to the digits that systemd prints.
     - `processes`: how many were killed.
-    - `signal`: `"KILL"`, or `"TERM"`, which earlyoom sends first; its exit status is -15 or 143.
+    - `signal`: `"KILL"`, or `"TERM"`, which earlyoom sends first (exit status -15 or 143); the last that was sent.
     - `bystander`: systemd-oomd took this unit along while it decided on another one.
     - `when`: as the log has it; `time`: seconds since 1970, where the log tells the year and the zone.
     - `evidence`: the lines that tell of it.
@@ -131,13 +131,13 @@ class Told:
 
     - `kind`: `"killed"`, a kill; `"chosen"`, a kill unless the victim was `"spared"`; `"marked"`, a kill if another
         line says so; `"result"`, a kill, said some time after it; `"detail"`, nothing by itself; `"failed"`, what this
-        speaker has said last did not happen.
+        speaker has said last did not happen; `"escalated"`, it sent SIGKILL after that.
     - `kill`: what it tells of the kill, as far as it does.
     - `sign`: what remains of it where there is no kill.
     """
 
     record: Record
-    kind: Literal["killed", "chosen", "marked", "spared", "result", "detail", "failed"]
+    kind: Literal["killed", "chosen", "marked", "spared", "result", "detail", "failed", "escalated"]
     kill: Kill
     sign: Sign | None = None
 

@@ -27,7 +27,7 @@ _NEIGHBOURS = 16  # kills that are looked at before and after a time, so that a 
 
 
 def find_kills(records: Iterable[Record]) -> tuple[tuple[Kill, ...], tuple[Sign, ...]]:
-    """The kills that records tell of, in the order of their first lines; and what tells of none."""
+    """The kills that records tell of, in the order of time where it is told, else of lines; and what tells of none."""
     told, signs = _listen(records)
     pairs = _Pairs()
     for part in sorted(told, key=_rank):
@@ -40,6 +40,8 @@ def find_kills(records: Iterable[Record]) -> tuple[tuple[Kill, ...], tuple[Sign,
     )
     left = [part for cluster in pairs.clusters if not cluster.is_kill() for part in cluster.parts]
     signs += [part.sign for part in (*left, *pairs.left) if part.sign]
+    if all(cluster.clock().kind == "unix" for cluster in kills):  # such as of `journalctl -r`
+        kills.sort(key=lambda cluster: cluster.clock().seconds)
     return tuple(_with_bystanders(kills)), tuple(signs)
 
 
@@ -53,6 +55,10 @@ def _listen(records: Iterable[Record]) -> tuple[list[Told], list[Sign]]:
         if part is None:
             refused = allocators.read(record)
             signs.extend([refused] if refused else [])
+        elif part.kind == "escalated":
+            if speaker in sent:
+                kill = dataclasses.replace(told[sent[speaker]].kill, signal="KILL")
+                told.append(dataclasses.replace(part, kind="detail", kill=kill))
         elif part.kind != "failed":
             if part.kill.killer == "earlyoom":
                 sent[speaker] = len(told)
@@ -79,8 +85,8 @@ class _Pairs:
     def __init__(self) -> None:
         self.clusters: list[Cluster] = []
         self.left: list[Told] = []
-        self._by_time: dict[tuple[str | int, str], list[tuple[float, int]]] = {}
-        self._by_pid: dict[int, list[int]] = {}
+        self._by_time: dict[tuple[str | int, str, str], list[tuple[float, int]]] = {}
+        self._by_name: dict[str | int, list[int]] = {}
 
     def add(self, part: Told) -> None:
         number = self._find(part)
@@ -92,27 +98,27 @@ class _Pairs:
             self.clusters.append(Cluster())
         self.clusters[number].add(part)
         if part.kind != "detail":
-            kind, seconds = part.record.time
+            kind, seconds, day = part.record.time
             for name in _names(part.kill):
-                bisect.insort(self._by_time.setdefault((name, kind), []), (seconds, number))
-            if part.kill.pid is not None:
-                self._by_pid.setdefault(part.kill.pid, []).append(number)
+                bisect.insort(self._by_time.setdefault((name, kind, day), []), (seconds, number))
+                self._by_name.setdefault(name, []).append(number)
 
     def _find(self, part: Told) -> int | None:
         """The cluster of the same kill that is nearest in time."""
-        kind, seconds = part.record.time
+        kind, seconds, day = part.record.time
         kill = part.kill
         name = kill.pid if kill.pid is not None else kill.unit or unit_of(kill.cgroup) or kill.cgroup
         if name is None:
             return None
         reach = _LATE if kill.pid is not None or part.kind in {"result", "detail"} else _SAME
-        entries = self._by_time.get((name, kind), [])
+        entries = self._by_time.get((name, kind, day), [])
         at = bisect.bisect_left(entries, (seconds, -1))
         near = entries[max(0, at - _NEIGHBOURS) : at + _NEIGHBOURS]
         near = sorted((abs(time - seconds), number) for time, number in near if abs(time - seconds) <= reach)
         numbers = [number for _, number in near]
-        if not entries and kill.pid is not None:  # told by two clocks, such as those of dmesg and the journal
-            numbers = self._by_pid.get(kill.pid, [])[-_NEIGHBOURS:]
+        if not entries:  # told by two clocks, such as those of dmesg and the journal, or before midnight
+            numbers = self._by_name.get(name, [])[-_NEIGHBOURS:]
+            numbers = [number for number in numbers if self.clusters[number].may_be_of(part, reach)]
         return next((number for number in numbers if self.clusters[number].agrees(part)), None)
 
 
@@ -124,16 +130,16 @@ def _names(kill: Kill) -> set[str | int]:
 
 def _with_bystanders(clusters: list[Cluster]) -> Iterator[Kill]:
     """systemd-oomd tells of each group that it decides on. Of those that went with it only systemd tells."""
-    decisions: dict[str, list[float]] = {}
+    decisions: dict[tuple[str, str], list[float]] = {}
     for cluster in clusters:
         if cluster.is_decided():
-            kind, seconds = cluster.clock()
-            bisect.insort(decisions.setdefault(kind, []), seconds)
+            kind, seconds, day = cluster.clock()
+            bisect.insort(decisions.setdefault((kind, day), []), seconds)
     for cluster in clusters:
         kill = cluster.whole()
-        kind, seconds = cluster.clock()
+        kind, seconds, day = cluster.clock()
         if kill.killer == "systemd-oomd" and not cluster.is_decided():
-            near = decisions.get(kind, [])
+            near = decisions.get((kind, day), [])
             is_near = bisect.bisect_left(near, seconds - _SAME) < bisect.bisect_right(near, seconds + _SAME)
             kill = dataclasses.replace(kill, bystander=is_near)
         yield kill

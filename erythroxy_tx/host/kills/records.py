@@ -22,26 +22,44 @@ _LONGEST = 2**14  # characters of a message; the kernel's have at most 1024, and
 
 # One of these is in all that is said of a kill, and in little else. (A search for each is faster than one pattern.)
 _WORDS = ("oom", "OOM", "kill", "Kill", "KILL", "emory", "MEMORY", "SIGTERM", "dryrun", "RESOURCE_EXHAUSTED")
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")  # what a terminal would obey
 
 _KMSG = re.compile(r"(?a)(\d{1,3}),\d+,(\d{1,19}),[^;]*;(.*)")
 _PRIORITY = re.compile(r"(?a)<(\d{1,3})>(.*)")
-_DECODED = re.compile(r"(?a)(\w+) *:\w+ *: (\[.*)")  # dmesg -x
-_BOOT = re.compile(r"(?a)\[ *(\d{1,12}\.\d+)\](?:\[ *[TC]\d+\])? ?(.*)")
-_BRACKET = re.compile(r"(?a)\[(\w{3} \w{3} [ \d]\d) (\d\d:\d\d:\d\d)( \d{4})\] ?(.*)")  # dmesg -T
+_RFC_5424 = re.compile(r"(?a)1 (\S+) (\S+) (\S+) (\S+) \S+ (?:-|(?:\[(?:[^\]\\]|\\.)*\])+) ?\ufeff?(.*)")
+_FACILITY = r"(?:kern|user|mail|daemon|auth|authpriv|syslog|lpr|news|uucp|cron|ftp|local\d)"
+_DECODED = re.compile(rf"(?a)({_FACILITY}) *:\w+ *: (.*)")  # dmesg -x
+_DELTA = r"(?: ?<[ \d.]*>)?"  # dmesg -d
+_BOOT = re.compile(rf"(?a)\[ *(\d{{1,12}}\.\d+){_DELTA}\](?:\[ *[TC]\d+\])? ?(.*)")
+_BRACKET = re.compile(  # dmesg -T, in any language
+    rf"(?a)\[([^\s\[\]]+ [^\s\[\]]+ +\d{{1,2}}) (\d\d:\d\d:\d\d)( \d{{4}}){_DELTA}\] ?(.*)"
+)
+_DMESG_ISO = re.compile(rf"(?a)(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{6}}[+-]\d\d:\d\d){_DELTA} (.*)")
+_MARK = re.compile(r"(?a)(\[(?: *\+\d+\.\d+|<[ \d.]*>|[^\s\[\]\d]+ ?\d+ \d\d:\d\d)\]) ?(.*)")  # dmesg -e
 _UNIX = re.compile(r"(?a)(\d{9,11}\.\d{6}) (.*)")
 _ISO = re.compile(
-    r"(?a)(?:\w{3} )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?: ?(Z|[+-]\d\d:?\d\d|[A-Z]{3,5}))? (.*)"
+    r"(?a)(?:[^\s\d:\[\]]{1,3}\.? )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:\.\d{1,6})?)"
+    r"(?: ?(Z|[+-]\d\d(?::?\d\d)?|[A-Z]{3,5}))? (.*)"
 )
-_DATE = re.compile(r"(?a)((?:[^\s:\[\]]+ +\d{1,2} +)?)(\d\d:\d\d:\d\d(?:\.\d+)?) +(.*)")  # the month in any language
-_HEAD = re.compile(r"(?a)(?:(?P<host>\S+) )?(?P<name>[^\s:\[\]]+)(?:\[(?P<instance>\d+)\])?: (?P<said>.*)")
+_DATE = re.compile(  # the month in any language
+    r"(?a)(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?((?:[^\s:\[\]]+ +\d{1,2} +)?)"
+    r"(\d\d:\d\d:\d\d(?:\.\d+)?)( \d{4})? +(.*)"
+)
+_HEAD = re.compile(  # BusyBox and OpenWrt name the facility
+    rf"(?a)(?:(?P<host>(?!{_FACILITY}\.)\S+) )?(?:(?P<facility>{_FACILITY})\.\w+ )?"
+    r"(?P<name>[^\s:\[\]]+)(?:\[(?P<instance>\d+)\])?: (?P<said>.*)"
+)
 
 
 class Clock(NamedTuple):
-    """When something was said. Two clocks of different kinds cannot be compared."""
+    """When something was said. Two clocks of different kinds cannot be compared. `day` is for those that start anew
+    each day, as it is written.
+    """
 
     kind: str
     seconds: float
+    day: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +97,9 @@ def records(lines: Iterable[str]) -> Iterator[Record]:
 
     Lines that can say nothing of a kill, and lines that cannot be read, are left out.
     """
-    for line in lines:
+    for raw in lines:
+        line = raw.lstrip("\ufeff\x1e")  # journalctl -o json-seq
+        line = line.removeprefix("data: ") if line.startswith("data: {") else line  # json-sse
         found = _json(line) if line.startswith("{") else _text(line) if _is_worth_reading(line) else None
         if found is not None and len(found.said) <= _LONGEST:
             yield found
@@ -158,7 +178,7 @@ def _clean(value: str) -> str:
 
 
 def _text(line: str) -> Record | None:
-    line = rest = _clean(line)
+    line = rest = _clean(_COLOUR.sub("", line))
     if found := _KMSG.fullmatch(rest):
         boot = int(found[2]) / 1e6
         speaker = "kernel" if int(found[1]) < 8 else NOBODY
@@ -167,16 +187,23 @@ def _text(line: str) -> Record | None:
     is_kernel: bool | None = None
     if found := _PRIORITY.fullmatch(rest):
         is_kernel, rest = int(found[1]) < 8, found[2]
+        if found := _RFC_5424.fullmatch(rest):
+            time, host, name, instance, said = found.groups()
+            number = "" if instance == "-" else f"[{instance}]"
+            rest = f"{time} {host} {name}{number}: {said}"
     elif found := _DECODED.fullmatch(rest):
         is_kernel, rest = found[1] == "kern", found[2]
-    when, clock, rest = _time(rest)
-    is_ring = when is not None and when.startswith("[")
+    when, clock, rest = _ring_time(rest)
+    is_ring = when is not None
+    if not is_ring:
+        when, clock, rest = _time(rest)
     spoken = _HEAD.fullmatch(rest)
     if spoken and (_listened(spoken["name"]) != NOBODY or not (is_ring or when is None)):
         said = spoken["said"]
         if spoken["name"] == "kernel" and (stamped := _BOOT.fullmatch(said)):  # syslog keeps the kernel's own time
             said = stamped[2]
-        is_forged = is_kernel is False or spoken["instance"]  # the kernel has no number
+        # The kernel has no number.
+        is_forged = is_kernel is False or spoken["instance"] or spoken["facility"] not in {None, "kern"}
         speaker = _listened(spoken["name"], but="kernel" if is_forged else "")
         return Record(said, speaker, line, spoken["instance"], spoken["host"], when, clock)
     if is_kernel is False or (when is not None and not is_ring):
@@ -184,29 +211,42 @@ def _text(line: str) -> Record | None:
     return Record(rest, "kernel" if is_ring else None, line, when=when, clock=clock)
 
 
-def _time(rest: str) -> tuple[str | None, Clock | None, str]:
-    """The time at the head of a line, and what follows it."""
+def _ring_time(rest: str) -> tuple[str | None, Clock | None, str]:
+    """The time at the head of a line of dmesg, and what follows it."""
     if found := _BOOT.fullmatch(rest):
         return f"[{found[1]}]", Clock("boot", float(found[1])), found[2]
     if found := _BRACKET.fullmatch(rest):
         day = found[1] + found[3]
-        return f"[{found[1]} {found[2]}{found[3]}]", Clock(day, _seconds(found[2])), found[4]
+        return f"[{found[1]} {found[2]}{found[3]}]", Clock("dmesg", _seconds(found[2]), day), found[4]
+    if found := _DMESG_ISO.fullmatch(rest):
+        return found[1], _moment(found[1]), found[2]
+    if found := _MARK.fullmatch(rest):
+        return found[1], None, found[2]
+    return None, None, rest
+
+
+def _time(rest: str) -> tuple[str | None, Clock | None, str]:
+    """The time at the head of a line of the journal or of syslog, and what follows it."""
     if found := _UNIX.fullmatch(rest):
         return unix_time(float(found[1])), Clock("unix", float(found[1])), found[2]
     if found := _ISO.fullmatch(rest):
         day, time, zone, rest = found.groups()
         when = f"{day} {time} {zone or ''}".strip()
-        try:
-            moment = dt.datetime.fromisoformat(f"{day}T{time}{zone or ''}")
-        except ValueError:  # a zone that has only a name, or no such day
-            return when, Clock(f"{day} {zone}", _seconds(time)), rest
-        if moment.tzinfo is None:
-            return when, Clock(day, _seconds(time)), rest
-        return when, Clock("unix", moment.timestamp()), rest
+        clock = _moment(f"{day}T{time}{zone or ''}")
+        return when, clock or Clock("iso", _seconds(time), f"{day} {zone or ''}"), rest
     if found := _DATE.match(rest):
         day = " ".join(found[1].split())
-        return f"{day} {found[2]}".strip(), Clock(day, _seconds(found[2])), found[3]
+        return f"{day} {found[2]}{found[3] or ''}".strip(), Clock("syslog", _seconds(found[2]), day), found[4]
     return None, None, rest
+
+
+def _moment(text: str) -> Clock | None:
+    """A time with its zone; None where the zone has only a name or is not there, and where there is no such day."""
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return Clock("unix", moment.timestamp()) if moment.tzinfo is not None else None
 
 
 def _seconds(time: str) -> float:

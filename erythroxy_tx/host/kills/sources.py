@@ -7,6 +7,7 @@ What cannot be read is listed with the reason, and no command is waited for long
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,9 @@ _PATIENCE = 10.0  # seconds
 _NEWEST = 50_000  # records of the journal; those of the kernel are all among them
 _MOST_OF_THE_RING = 1_000_000  # records; it has less, unless they come as fast as they are read
 _LINE = 2**20  # bytes
+# How files begin that are no text, with U+FFFD for a byte that is no UTF-8; and how records of several lines do.
+_NO_TEXT = re.compile("(?s)\x1f\ufffd|\ufffd7zXZ|\\(\ufffd/\ufffd|BZh\\d|LPKSHHRH|\ufffd\ufffd(?:\0.|.\0)")
+_LONG = re.compile(r'(?a)\s*(?:"__CURSOR" : |__CURSOR=|"dmesg": \[)|.* \[s=[0-9a-f]+;i=[0-9a-f]+;b=')
 _FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux
 _IDS = (units.OOMD_KILL, units.OUT_OF_MEMORY, units.PROCESS_EXIT, units.FAILURE_RESULT, units.RESOURCES)
 _MATCHES = ("_TRANSPORT=kernel", "_COMM=systemd-oomd", "_COMM=earlyoom", *(f"MESSAGE_ID={number}" for number in _IDS))
@@ -78,9 +82,13 @@ class Sources:
         self.could_not_read: list[str] = []
 
     def read_file(self, file: IO[bytes] | IO[str], name: str) -> None:
-        """Read a log that was handed over."""
-        self.found += records(_lines(file))
-        self.looked_at.append(name)
+        """Read a log that was handed over, unless it is of a form that is not read."""
+        unread: list[str] = []
+        self.found += records(_readable(_lines(file), unread))
+        if unread:
+            self._miss(name, unread[0])
+        else:
+            self.looked_at.append(name)
 
     def read_machine(self, since: float | None) -> None:
         """Read the journal of this boot, or since a time, and the kernel's ring."""
@@ -116,6 +124,13 @@ class Sources:
             if said is None:
                 return
             lines = said.split("\n")
+        slept = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        if slept > RING_SLACK:
+            off = f"the machine has slept, and the ring's times from before that are late by up to {slept:.0f} s"
+            if any(record.speaker == "kernel" for record in self.found):
+                self._miss("the kernel's ring", f"{off}; the journal tells the same")
+                return
+            self._miss("the times of the kernel's ring", off)
         boot = time.time() - time.monotonic()
         for record in records(lines):
             if record.clock is None:
@@ -216,6 +231,21 @@ def _ring() -> list[str] | OSError:
         return error
     finally:
         os.close(ring)
+
+
+def _readable(lines: Iterator[str], unread: list[str]) -> Iterator[str]:
+    """The lines up to the first that is of a form that is not read, of which `unread` is told."""
+    for number, line in enumerate(lines):
+        if number == 0 and _NO_TEXT.match(line):
+            unread.append(
+                "it is packed, a file of journald, or UTF-16. Fix: hand over its text, such as of `zcat LOG`, of "
+                "`journalctl --file LOG -o json`, or of `iconv -f UTF-16 LOG`"
+            )
+            return
+        if any(word in line for word in ("__CURSOR", "[s=", "dmesg")) and _LONG.match(line):
+            unread.append("it has records of several lines. Fix: `journalctl -o json`, or `dmesg` without -J")
+            return
+        yield line
 
 
 def _lines(file: IO[bytes] | IO[str]) -> Iterator[str]:
