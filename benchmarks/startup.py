@@ -37,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         log.write_text(KILL)
-        erythroxy = [sys.executable, "-m", "erythroxy_tx.cli"]
+        erythroxy = [sys.executable, "-m", "erythroxy_tx"]
         commands = {
             "python -c pass": [sys.executable, "-c", "pass"],
             "erythroxy --help": [*erythroxy, "--help"],

@@ -21,7 +21,7 @@ def test_every_name_exists() -> None:
 
 def test_every_command_exists() -> None:
     commands = set(COMMAND.findall(PAGE))
-    assert commands == {"oom", "pressure", "doctor", "env", "cache"}
+    assert commands == {"oom", "pressure", "doctor", "env", "cache", "explain"}
     folder = Path(cli.__file__).parent
     assert not [name for name in commands if not (folder / f"{name}.py").is_file()]
 

@@ -1,6 +1,7 @@
 """The `erythroxy` command: one file a command, imported when it is called. None needs JAX to start."""
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -64,7 +65,12 @@ def _run(argv: list[str]) -> int:
             module = importlib.import_module(f"erythroxy_tx.cli.{name}")
             module.configure(command)
             command.set_defaults(run=module.run)
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        told = commands.choices[arguments.command]  # the usage of what was called
+        known = [option for action in told._actions for option in action.option_strings]
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        told.error(f"unrecognized arguments: {' '.join(unknown)}" + (f". Did you mean {near[0]}?" if near else ""))
     try:
         return int(arguments.run(arguments))
     except BrokenPipeError:

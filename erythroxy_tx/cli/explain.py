@@ -2,11 +2,14 @@
 
 import argparse
 import ast
+import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +19,15 @@ An argument is the type and shape of an array, a value of Python such as 0.1 or 
 module, such as parameters. NAME=ARGUMENT passes it by name. The module is imported, as train:step or train.py:step;
 the function is traced and compiled, not run.
 
+With --chunks it is told what tx.chunked would make of a function that has no such decorator: arrays are rows along
+their first axis, and what is passed by name, or is a name of the module, is whole.
+
 Examples:
   erythroxy explain jax.nn:softmax "f32[1000,64]"
-  erythroxy explain jax.numpy:std "f32[1000,64]" axis=0
-  erythroxy explain jax.numpy:einsum "'ij,jk'" "f32[1000,64]" "bf16[64,8]"
+  erythroxy explain jax.numpy:median "f32[100000,64]" axis=1 --chunks 1000
+  erythroxy explain jax.numpy:std "f32[1000,64]" axis=0 --chunks 100
 """
+_CONSTANT = (bool, int, float, complex, str, tuple, type(None))  # what a function may decide on
 _ARRAY = re.compile(r"(bool|bf16|[a-z]+\d+\w*)\[([\d,\s]*)\]")
 _DTYPES = {
     "bool": "bool",
@@ -37,11 +44,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     parser.epilog = _EXAMPLES
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="where it is: package.module:fit, or train.py:fit")
+    parser.add_argument("--chunks", type=int, metavar="ROWS", help="as in chunks of so many rows")
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help='such as "f32[1000,64]", 0.1, or name=3')
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation. Returns 0."""
+    _import_jax()
+    import jax
+
+    import erythroxy_tx as tx
+
     module_name, colon, path = arguments.function.partition(":")
     if not (module_name and colon and path):
         raise ValueError(
@@ -62,10 +75,36 @@ def run(arguments: argparse.Namespace) -> int:
             'Give them as in "f32[1000,64]" name=3.'
         ) from error
 
-    import erythroxy_tx as tx
-
+    if arguments.chunks is not None:
+        axes = tuple(0 if isinstance(arg, jax.ShapeDtypeStruct) else None for arg in args)
+        constants = {name: kwargs.pop(name) for name in list(kwargs) if isinstance(kwargs[name], _CONSTANT)}
+        function = tx.chunked(jax.lax.map, size=arguments.chunks, in_axes=axes)(_with(function, constants))
     print(tx.explain(function, *args, **kwargs))
+    if not tx.stack(function):
+        print(
+            "It has no decorator of ours. --chunks 100 tells what tx.chunked would make of it, in chunks of 100 rows."
+        )
     return 0
+
+
+def _with(function: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
+    """The function with some arguments that are no inputs. Those of a `functools.partial` would be."""
+
+    @functools.wraps(function)
+    def fixed(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs, **constants)
+
+    return fixed
+
+
+def _import_jax() -> None:
+    """Import JAX. **Raises:** `ValueError` where it cannot be."""
+    try:
+        importlib.import_module("jax")
+    except Exception as error:  # a broken installation raises anything
+        raise ValueError(
+            f"JAX cannot be imported: {type(error).__name__}: {error}. Fix: what erythroxy doctor says of it."
+        ) from error
 
 
 def _imported(name: str) -> ModuleType:
@@ -92,8 +131,9 @@ def _found(module: ModuleType, path: str) -> Any:
     found: Any = module
     for name in path.split("."):
         if not hasattr(found, name):
-            names = ", ".join(sorted(n for n in vars(module) if callable(getattr(module, n)) and n[0] != "_")[:12])
-            raise ValueError(f"{module.__name__} has no {path!r}. Its callables: {names or 'none'}.")
+            names = sorted(n for n in vars(module) if callable(getattr(module, n)) and n[0] != "_")
+            near = difflib.get_close_matches(name, names) or names[:12]
+            raise ValueError(f"{module.__name__} has no {path!r}. It has: {', '.join(near) or 'no callable'}.")
         found = getattr(found, name)
     return found
 

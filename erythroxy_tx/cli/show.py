@@ -1,5 +1,6 @@
 """Prints a report: in colours on a terminal, plain when piped, or as JSON. `NO_COLOR` is heeded."""
 
+import os
 import sys
 
 from erythroxy_tx.host.report import Report
@@ -11,7 +12,7 @@ def show(report: Report, *, json: bool = False) -> None:
     """Print `report` on standard output."""
     if json:
         print(report.to_json())
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         print_in_colours(report)
     else:
         print(printable(str(report)))

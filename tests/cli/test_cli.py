@@ -71,7 +71,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_as_a_module() -> None:
-    done = run("-m", "erythroxy_tx.cli", "--version")
+    done = run("-m", "erythroxy_tx", "--version")
     assert (done.returncode, done.stdout) == (0, f"erythroxy_tx {erythroxy_tx.__version__}\n")
 
 
@@ -97,7 +97,7 @@ def test_a_broken_jax_breaks_nothing(argv: list[str], log: Path) -> None:
     for name in ("jax", "jaxlib"):
         (log / "broken" / name).mkdir(parents=True)
         (log / "broken" / name / "__init__.py").write_text("raise RuntimeError('this jax is broken')\n")
-    done = run("-m", "erythroxy_tx.cli", *argv, folder=log, paths=(log / "broken",))
+    done = run("-m", "erythroxy_tx", *argv, folder=log, paths=(log / "broken",))
     assert done.returncode in {0, 1}, done.stderr
     assert done.stdout
     assert "Traceback" not in done.stderr
@@ -110,7 +110,7 @@ def test_a_reader_that_has_gone(argv: list[str], buffer: str) -> None:
     end, start = os.pipe()
     os.close(end)
     environ = os.environ | {"PYTHONUNBUFFERED": buffer, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "erythroxy_tx.cli", *argv]
+    command = [sys.executable, "-m", "erythroxy_tx", *argv]
     done = subprocess.run(command, env=environ, stdout=start, stderr=subprocess.PIPE, check=False)
     os.close(start)
     assert done.returncode in {0, 2}
@@ -127,7 +127,7 @@ def test_colours_on_a_terminal(environ: dict[str, str], is_coloured: bool, log: 
 
     kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}}
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "erythroxy_tx.cli", "oom", "--file", "LOG"]
+    command = [sys.executable, "-m", "erythroxy_tx", "oom", "--file", "LOG"]
     settings = kept | {"TERM": "xterm", "PYTHONPATH": str(ROOT)} | environ
     printed = b""
     with subprocess.Popen(command, env=settings, cwd=log, stdout=child, stderr=subprocess.PIPE) as process:

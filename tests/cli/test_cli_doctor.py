@@ -43,7 +43,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_a_jax_that_is_broken(tmp_path: Path) -> None:
     (tmp_path / "jax.py").write_text("raise ImportError('jaxlib is too old')")
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
-    command = [sys.executable, "-m", "erythroxy_tx.cli", "doctor"]
+    command = [sys.executable, "-m", "erythroxy_tx", "doctor"]
     done = subprocess.run(command, check=False, env=environ, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "E002 error: JAX: import jax fails: ImportError: jaxlib is too old" in done.stdout
@@ -101,7 +101,7 @@ def test_a_shell_that_pulls_the_rug(more: str, tmp_path: Path) -> None:
     environ |= {"PYTHON": sys.executable, "JAX_OF_MINE": "\udcff", "JAX_COMPILATION_CACHE_DIR": "cache"}
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = f'rmdir "$PWD"; "$PYTHON" -m erythroxy_tx.cli doctor {more}'
+    command = f'rmdir "$PWD"; "$PYTHON" -m erythroxy_tx doctor {more}'
     done = subprocess.run(["sh", "-c", command], check=False, env=environ, capture_output=True, cwd=gone)
     assert done.returncode == (2 if more else 1), done.stderr
     assert (b"JAX_OF_MINE=\\udcff" in done.stdout) == (not more)

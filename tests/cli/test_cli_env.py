@@ -129,7 +129,7 @@ def test_eval_of_the_whole_command(tmp_path: Path, used: int, status: int) -> No
         "CUDA_VISIBLE_DEVICES": "7",
     }
     script = (
-        'lines="$("$PYTHON" -m erythroxy_tx.cli env --gpu auto --fraction 0.5)" || echo "status $?" >&2; '
+        'lines="$("$PYTHON" -m erythroxy_tx env --gpu auto --fraction 0.5)" || echo "status $?" >&2; '
         'eval "$lines"; '
         '"$PYTHON" -c "import json, os; print(json.dumps(dict(os.environ)))"'
     )

@@ -45,11 +45,20 @@ def test_names_of_the_module_and_values_by_name(train: str, capsys: pytest.Captu
     assert "result['w']" in capsys.readouterr().out
 
 
+def test_a_function_without_a_decorator_as_if_in_chunks(train: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "jax.numpy:std", "f32[1000,8]", "axis=0", "--chunks", "100"]) == 0
+    assert "tx.chunked: 1000 rows in 10 chunks of 100" in capsys.readouterr().out
+    assert main(["explain", f"{train}:step", ":params", "f32[256,64]", "--chunks", "64"]) == 0
+    assert "tx.chunked: 256 rows in 4 chunks of 64" in capsys.readouterr().out
+    assert main(["explain", "jax.nn:softmax", "f32[1000,8]"]) == 0
+    assert "--chunks 100 tells" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["{}"], "Expected MODULE:FUNCTION"),
-        (["{}:centr", "f32[3]"], "has no 'centr'. Its callables: "),
+        (["{}:centr", "f32[3]"], "has no 'centr'. It has: centre."),
         (["{}:params"], "is not a function: it is dict"),
         (["nothing_here:f"], "there is no module 'nothing_here'"),
         (["nothing_here.py:f"], "there is no file nothing_here.py"),

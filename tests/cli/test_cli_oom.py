@@ -81,7 +81,7 @@ def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
 def test_words_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"9月 18 02:27:12 box {KILL}", encoding="utf-8")
-    command = [sys.executable, "-m", "erythroxy_tx.cli", "oom", "--file", str(log)]
+    command = [sys.executable, "-m", "erythroxy_tx", "oom", "--file", str(log)]
     for options in ([], ["--json"]):
         environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
         done = subprocess.run([*command, *options], env=environment, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""`python -m erythroxy_tx.cli` is `erythroxy`."""
+"""`python -m erythroxy_tx` is `erythroxy`."""
 
 import sys
 
