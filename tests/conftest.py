@@ -28,6 +28,24 @@ import erythroxy_tx as tx
 hypothesis.settings.load_profile("erythroxy_fast")  # unless --erythroxy-profile says otherwise
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sampled(share): by default that share of its cases runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the default profile does not take: the same cases in every process and every run."""
+    if config.getoption("--erythroxy-profile", default=None) not in (None, "fast"):
+        return
+
+    def runs(item: pytest.Item) -> bool:
+        mark = item.get_closest_marker("sampled")
+        drawn = int.from_bytes(hashlib.sha256(item.nodeid.encode()).digest()[:8]) / 2**64
+        return mark is None or drawn < mark.args[0]
+
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = filter(runs, items)
+
+
 _MAPS = Path("/proc/self/maps")
 _ENOUGH = 20_000  # memory maps; Linux gives a process 65 530, of which each compiled program takes some
 _TESTS = itertools.count(1)

@@ -166,6 +166,7 @@ FAULTS["settings are not compared"] = blank("_of_settings")
 FAULTS["functions are told by their line alone"] = blank("_of_function")
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("patch", FAULTS.values(), ids=FAULTS)
 def test_a_wrong_guard_is_caught(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     patch(monkeypatch)

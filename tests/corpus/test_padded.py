@@ -25,7 +25,7 @@ from .test_streamed import same
 LENGTHS = (64, 63, 7, 2, 1, 0)
 LIMITS = (64, 100)
 FILLINGS = (np.nan, 1e30, -37.5, 0.125)
-SLICE = {None: 40, "fast": 40, "ci": 200}
+SLICE = {None: 25, "fast": 25, "ci": 200}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if from_host and profile != "thorough":
         cases = chance.sample(cases, 100 if profile == "ci" else 20)
     elif profile in (None, "fast"):
-        cases = chance.sample(cases, 90)
+        cases = chance.sample(cases, 60)
     metafunc.parametrize(
         ("entry", "rows", "size"),
         [pytest.param(entry, n, size, id=f"{entry.name}, {n} in chunks of {size}") for entry, (n, size) in cases],

@@ -24,6 +24,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None:
     with pytest.raises(tx.IdentityError) as caught:
@@ -33,6 +34,7 @@ def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None
     record_property("inputs", caught.value.examples)
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("case", of_nothing.CASES, ids=str)
 def test_nothing_is_found_in_what_is_right(case: planted.Case) -> None:
     proof = case.search()(None, None)

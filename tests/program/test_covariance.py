@@ -60,6 +60,7 @@ def highest(fn, *args):
         return [np.asarray(leaf) for leaf in jax.tree.leaves(fn(*(jnp.asarray(np.float64(x)) for x in args)))]
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("fn", FORMS.values(), ids=FORMS.keys())
 @pytest.mark.parametrize("size", [1, 16, 60, 102])
 def test_one_way_over_the_rows(fn, size: int) -> None:

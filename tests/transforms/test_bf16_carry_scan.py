@@ -39,6 +39,7 @@ def far(a: Any, b: Any) -> float:
     return max(float(jnp.abs(x - y).max() / (jnp.abs(x).max() + 1e-30)) for x, y in pairs)
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_are_the_same_bits_and_gradients_close(name: str) -> None:
     f = PROGRAMS[name]

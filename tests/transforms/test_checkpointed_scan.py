@@ -22,6 +22,7 @@ import erythroxy_tx as tx
 from erythroxy_tx.program.scans import tape
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize(
     ("name", "segments"), [*((name, "sqrt") for name in PROGRAMS), ("lstm", 3), ("a prime length in reverse", 3)]
 )
@@ -47,6 +48,7 @@ def test_forward_mode_and_batches(name: str) -> None:
     np.testing.assert_allclose(expected, found, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("length", [16, 17, 1])
 @pytest.mark.parametrize("around", [tx.checkpointed_scan, tx.bf16_carry_scan, tx.hoist_invariants])
 def test_a_batch_keeps_its_axis(around: Callable, length: int) -> None:
