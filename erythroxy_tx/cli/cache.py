@@ -21,6 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.epilog = (
         "clear deletes the files of a cache alone, and refuses a folder that holds anything else.\n\n"
+        "Exit status: 0, also where there is nothing to delete or the answer is no; 2 it could not run: no folder is\n"
+        "named, the one to clear does not exist or holds anything else, or there is nobody to ask.\n\n"
         "Examples:\n  erythroxy cache\n  erythroxy cache --folder ~/.cache/jax\n"
         "  erythroxy cache clear --folder .jax_cache --yes"
     )
@@ -49,7 +51,7 @@ def _clear(folder: str | None, *, is_sure: bool, json: bool) -> int:
             "clear got no folder: JAX_COMPILATION_CACHE_DIR is not set. Fix: erythroxy cache clear --folder FOLDER."
         )
     found = compile_cache(folder)
-    if not is_sure:
+    if not is_sure and found.bytes and not found.others:
         if json or sys.stdin is None or not sys.stdin.isatty():
             raise ValueError(f"clear asks before it deletes from {folder}, and there is nobody to ask. Fix: add --yes.")
         answer = input(f"Delete {found.entries} programs, {format_bytes(found.bytes)}, from {found.folder}? [y/N] ")
@@ -58,6 +60,9 @@ def _clear(folder: str | None, *, is_sure: bool, json: bool) -> int:
     deleted = clear(folder)
     if json:
         show(deleted, json=True)
+        return 0
+    if not deleted.bytes:
+        print(f"nothing to delete in {deleted.folder}")
         return 0
     print(f"deleted {deleted.entries} programs, {format_bytes(deleted.bytes)}, from {deleted.folder}")
     return 0

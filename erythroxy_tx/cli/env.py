@@ -21,7 +21,9 @@ Examples:
   eval "$(erythroxy env --gpu none)"                # the scheduler of the cluster chooses the GPU
   erythroxy env --shell fish | source
 
-Exit status: 0; 1 if the GPU cannot be had; 2 if the command could not run. Then nothing is on standard output."""
+Exit status: 0; 1 if the GPU cannot be had: there is none with that index or UUID, it cannot be used, or with auto
+none is idle; 2 if the command could not run. With 1 and 2 nothing is on standard output. On a machine without a GPU
+auto is 0: the other lines are printed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,17 +47,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the lines. Returns 0, or 1 where the GPU cannot be had, or 2 where that cannot be told."""
-    device = None
-    if arguments.gpu != "none":
+    device, wanted = None, arguments.gpu
+    if wanted not in {"auto", "none"} and not wanted.isdecimal() and not wanted.startswith(("GPU-", "MIG-")):
+        raise ValueError(
+            f"--gpu {wanted} is no index and no UUID of nvidia-smi -L. Fix: use --gpu auto, or --gpu none."
+        )
+    if wanted != "none":
         found = idle_devices()
         if found.why:
-            _say(f"{found.why}. {found.fix}".rstrip(". ") + ".")
-            if not found.absent or arguments.gpu != "auto":
-                _say("With --gpu none CUDA_VISIBLE_DEVICES stays as it is.")
-                return 2
-            _say("CUDA_VISIBLE_DEVICES stays as it is.")
+            if found.absent and wanted == "auto":
+                _say(f"{found.why}: CUDA_VISIBLE_DEVICES stays as it is.")
+            else:
+                lack = f"GPU {wanted} cannot be had: " if found.absent else ""
+                _say(f"{lack}{found.why}. Fix: use --gpu none, or {found.fix.rstrip('.')}.")
+                return 1 if found.absent else 2
         else:
-            device = _choose(found, arguments.gpu)
+            device = _choose(found, wanted)
             if device is None:
                 return 1
     before = os.environ.get("CUDA_VISIBLE_DEVICES", device.uuid if device else None)
@@ -76,7 +83,8 @@ def _choose(found: IdleDevices, wanted: str) -> Device | None:
     device = next((each for each in found.devices if wanted in {str(each.index), each.uuid}), None)
     if device is None:
         names = ", ".join(f"{each.index} ({each.uuid})" for each in found.devices)
-        raise ValueError(f"--gpu {wanted} is none of the GPUs here: {names}.")
+        _say(f"GPU {wanted} cannot be had: it is none of the GPUs here: {names}.")
+        return None
     if device.fault or device.mig or device.uuid is None:
         _say(f"GPU {device.index} cannot be had: {'; '.join(device.busy)}.")
         return None

@@ -1,6 +1,7 @@
 """`erythroxy oom`: who killed a process for want of memory."""
 
 import argparse
+import re
 import sys
 
 from erythroxy_tx.cli.show import show
@@ -19,7 +20,7 @@ Examples:
 
 Exit status: 0 no kill found, 1 a kill found, 2 nothing could be read."""
     parser.add_argument(
-        "--since", help="how far back: 10min, 2h, 3d, or a time; else all since the machine was started"
+        "--since", help="how far back: 10min, '1 hour ago', today, or a time; else all since the machine was started"
     )
     parser.add_argument("--pid", type=int, help="the process to ask for, also when it has ended")
     parser.add_argument("--status", type=int, help="how it ended: 137 as a shell says it, or -9 as Popen does")
@@ -30,7 +31,10 @@ Exit status: 0 no kill found, 1 a kill found, 2 nothing could be read."""
 def run(arguments: argparse.Namespace) -> int:
     """Diagnose, and print. Returns 1 where a kill was found."""
     file = sys.stdin.buffer if arguments.file == "-" else arguments.file
-    found = diagnose_oom(since=arguments.since, pid=arguments.pid, status=arguments.status, file=file)
+    try:
+        found = diagnose_oom(since=arguments.since, pid=arguments.pid, status=arguments.status, file=file)
+    except ValueError as error:  # in the words of the command
+        raise ValueError(re.sub(r"\Adiagnose_oom got (\w+)=", r"--\1=", str(error))) from error
     show(found, json=arguments.json)
     if not found.looked_at:
         return 2

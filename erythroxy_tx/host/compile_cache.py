@@ -88,12 +88,14 @@ def clear(folder: str | Path) -> CompileCache:
 
     **Returns:** what was deleted.
 
-    **Raises:** `FileNotFoundError` if it is no folder; `ValueError` if there is anything in it that is not the cache's
-    own, and then nothing is deleted.
+    **Raises:** `FileNotFoundError` if it does not exist or is no folder; `ValueError` if there is anything in it that
+    is not the cache's own, and then nothing is deleted.
     """
     path = Path(folder)
     if "://" in str(folder) or not path.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder. Expected the folder of a compilation cache.")
+        is_there = "://" in str(folder) or os.path.lexists(path)
+        lack = "is no folder of this machine" if is_there else "does not exist"
+        raise FileNotFoundError(f"{folder} {lack}. Expected the folder of a compilation cache.")
     own, others = _sorted_out(path)
     found = _told(path, own, others, None)
     if others:

@@ -79,9 +79,12 @@ class Checkup(Report):
         for name, version in jax.plugins.items():
             yield Line(f"  plugin {name} {version}")
         if jax.backend is not None:
-            yield Line(
-                f"  backend {jax.backend}, {len(jax.devices)} devices: {', '.join(jax.devices[:8])} (in {jax.asked})"
-            )
+            where = f"in {jax.asked}"
+            if jax.bad_flags:
+                yield Line("  with XLA_FLAGS as it is, the start of the backend ends the process", "bad")
+                where += ", without the flags that end it"
+            count = f"{len(jax.devices)} device{'s' if len(jax.devices) != 1 else ''}"
+            yield Line(f"  backend {jax.backend}, {count}: {', '.join(jax.devices[:8])} ({where})")
 
     def _settings(self) -> Iterator[Line]:
         yield Line("settings" if self.settings else "settings: none", "title")

@@ -79,6 +79,10 @@ def test_cache_clear(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert not list(folder.iterdir())
     assert main(["cache", "clear", "--yes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["entries"] == 0
+    assert main(["cache", "clear"]) == 0, "there is nothing to ask"
+    assert f"nothing to delete in {folder}" in capsys.readouterr().out
+    assert main(["cache", "clear", "--folder", "gone"]) == 2
+    assert "gone does not exist" in capsys.readouterr().err
     for what in ("tell", "clear"):
         assert main(["cache", what, "--yes", "--folder", ""]) == 2
         assert "--folder got no folder" in capsys.readouterr().err

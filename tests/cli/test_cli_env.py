@@ -74,7 +74,8 @@ def test_a_busy_one_may_be_chosen(env: Any, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("options", "gpus", "status", "words"),
     [
-        (["--gpu", "2"], [gpu(0)], 2, f"--gpu 2 is none of the GPUs here: 0 ({gpu(0)['UUID']})."),
+        (["--gpu", "foo"], [gpu(0)], 2, "--gpu foo is no index and no UUID of nvidia-smi -L. Fix: use --gpu auto, or"),
+        (["--gpu", "2"], [gpu(0)], 1, f"GPU 2 cannot be had: it is none of the GPUs here: 0 ({gpu(0)['UUID']})."),
         (["--gpu", "0"], [gpu(0, Name=NVMLError(15))], 1, "GPU 0 cannot be had: it cannot be used: GPU is lost."),
         (["--gpu", "0"], [gpu(0, MigMode=[1, 1])], 1, "GPU 0 cannot be had: MIG is on"),
         (["--gpu", "0", "--fraction", "0.8"], [gpu(0, **HELD)], 2, "50.0 GiB is free. --fraction 0.62 fits."),
@@ -92,15 +93,18 @@ def test_without_a_gpu_the_rest_is_printed(env: Any) -> None:
     status, exported, said = env(init=NVMLError(LIBRARY_NOT_FOUND))
     assert status == 0
     assert set(exported) == {"XLA_CLIENT_MEM_FRACTION", "XLA_FLAGS"}
-    assert "install the NVIDIA driver" in said
-    assert env("--gpu", "0", init=NVMLError(LIBRARY_NOT_FOUND))[:2] == (2, {})
+    assert said.endswith("CUDA_VISIBLE_DEVICES stays as it is.\n")
+    status, exported, said = env("--gpu", "0", init=NVMLError(LIBRARY_NOT_FOUND))
+    assert (status, exported) == (1, {})
+    assert "GPU 0 cannot be had: " in said
+    assert "Fix: use --gpu none, or install the NVIDIA driver" in said
 
 
 def test_where_it_cannot_be_told_nothing_is_printed(env: Any) -> None:
     status, exported, said = env(init=NVMLError(MISMATCH))
     assert (status, exported) == (2, {})
     assert "restart the machine" in said
-    assert "With --gpu none CUDA_VISIBLE_DEVICES stays as it is." in said
+    assert "Fix: use --gpu none, or " in said
 
 
 def test_none_asks_no_gpu(env: Any) -> None:

@@ -53,9 +53,9 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     ("options", "words"),
     [
         (["--file", "/nowhere/log"], "No such file"),
-        (["--since", "soonish"], "diagnose_oom got since='soonish'"),
+        (["--since", "soonish"], "oom: --since='soonish'. Expected"),
         (["--since", "1h", "--file", "log"], "since and file"),
-        (["--pid", "0"], "got pid=0"),
+        (["--pid", "0"], "oom: --pid=0. Expected"),
     ],
 )
 def test_could_not_run(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +87,12 @@ def test_words_that_the_terminal_cannot_show(tmp_path: Path) -> None:
         done = subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (1, b"")
     assert json.loads(done.stdout)["kills"][0]["when"] == "9月 18 02:27:12"
+
+
+@pytest.mark.parametrize("data", [b"", bytes(range(256))])
+def test_a_file_that_is_no_log(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "log").write_bytes(data)
+    assert main(["oom", "--file", str(tmp_path / "log")]) == 2
 
 
 def test_needs_no_jax(log: Path) -> None:

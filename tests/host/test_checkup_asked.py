@@ -45,6 +45,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
         ("raise SystemExit(3)", "no import", "SystemExit: 3"),
         ("import os; os._exit(7)", "ended", "exit status 7"),
         (START + "def devices(): raise RuntimeError('no GPU')", "no start", "RuntimeError: no GPU"),
+        (START + "def devices(): assert not __name__", "no start", "AssertionError"),
         (START + "import os\ndef devices(): os.abort()", "ended", "exit status -6"),
         (START + "def devices(): return []\nimport atexit, os; atexit.register(os.abort)", "works", ""),
     ],
@@ -56,6 +57,7 @@ def test_a_jax_that_breaks(
     found = ask(os.environ)
     assert (found.outcome, found.error[: len(error)]) == (outcome, error)
     assert bool(found.error) == bool(error)
+    assert not found.error.endswith(" ")
 
 
 def test_a_jax_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

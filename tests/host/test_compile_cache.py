@@ -136,5 +136,8 @@ def test_links_and_folders_are_not_the_caches(folder: Path, tmp_path_factory: py
 
 
 def test_what_is_no_folder_is_not_cleared(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is no folder\. Expected the folder of a compilation cache"):
+    with pytest.raises(FileNotFoundError, match=r"does not exist\. Expected the folder of a compilation cache"):
+        clear(tmp_path / "cache")
+    (tmp_path / "cache").touch()
+    with pytest.raises(FileNotFoundError, match=r"is no folder of this machine\. Expected"):
         clear(tmp_path / "cache")

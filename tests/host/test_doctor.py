@@ -1,10 +1,18 @@
-"""Planted environments, each wrong in one way or a few, and the codes that `doctor` finds: those, and no other."""
+"""Planted environments, each wrong in one way or a few, and the codes that `doctor` finds: those, and no other. And
+their fixes, pasted into a shell in the order of the page, leave none of it.
+"""
 
 import dataclasses
 import enum
+import itertools
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -19,12 +27,14 @@ from erythroxy_tx.host.checkup.machine import Place
 from erythroxy_tx.host.checkup.settings import literal
 from erythroxy_tx.host.checkup.settings import says
 from erythroxy_tx.host.checkup.watch import Late
+from erythroxy_tx.host.checkup.watch import is_setting
 from erythroxy_tx.host.compile_cache import CompileCache
 from erythroxy_tx.host.compile_cache import compile_cache
 from erythroxy_tx.host.doctor import examine
 from erythroxy_tx.host.nvml import Device
 from erythroxy_tx.host.nvml import Tenant
 from erythroxy_tx.host.room import Room
+from erythroxy_tx.host.xla_flags import flags_of
 
 GIB = 2**30
 CONFIG = {
@@ -103,6 +113,12 @@ def cached(counts: CacheCounts | None = None, config: dict[str, Any] | None = No
     return on(CPU, cache=cache, counts=counts, jax={"config": {**CONFIG, **(config or {})}})
 
 
+def asked_for(platforms: str, base: Facts = CPU) -> Facts:
+    config = {**CONFIG, "jax_platforms": platforms}
+    jax = {"outcome": "no start", "error": "AssertionError", "backend": None, "config": config}
+    return on(base, environ={"JAX_PLATFORMS": platforms}, jax=jax)
+
+
 ONE_LATE = Late("XLA_FLAGS", None, "train.py:3")
 COUNT = "--xla_force_host_platform_device_count"
 FRACTION, OLD = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -116,6 +132,9 @@ PLANTED = {
     "not installed": (on(CPU, jax={"outcome": "missing", "error": "ModuleNotFoundError", "config": {}}), "E001"),
     "import fails": (on(CPU, jax={"outcome": "no import", "error": "ImportError: x", "config": {}}), "E002"),
     "no backend": (on(CPU, jax={"outcome": "no start", "error": "RuntimeError: cud", "backend": None}), "E003"),
+    "no plugin and no driver": (asked_for("cuda"), "E003"),
+    "no plugin": (asked_for("gpu", GPU), "E003"),
+    "no driver": (on(asked_for("cuda,cpu"), jax={"plugins": {"xla_cuda13": "0.12.0"}}), "E003"),
     "hangs": (on(CPU, jax={"outcome": "no answer", "backend": None}), "E004"),
     "ends": (on(CPU, jax={"outcome": "ended", "error": "exit status -11", "backend": None}), "E005"),
     "cannot be asked": (on(CPU, jax={"outcome": "not asked", "error": "no Python", "backend": None}), "E007"),
@@ -138,6 +157,19 @@ PLANTED = {
         "E101",
     ),
     "commas": (with_flags("--xla_a=1,--xla_b=1", ("--xla_a=1,--xla_b=1", "unknown")), "E101"),
+    "commas after a value that is read": (
+        with_flags(f"{COUNT}=2,--xla_b=0 --xla_a=1", (f"{COUNT}=2,--xla_b=0", "value")),
+        "E102",
+    ),
+    "two bad flags, a value after a space, and a flag twice": (
+        with_flags(
+            "--xla_pases=a --xla_a=1 --xla_a=2 --xla_b=maybe --xla_c 'x y' z --xla_d",
+            ("--xla_pases=a", "unknown"),
+            ("--xla_b=maybe", "value"),
+            known=frozenset({"xla_passes"}),
+        ),
+        "E101 E102 E104 E107",
+    ),
     "a flag without a value": (with_flags("--xla_a=maybe", ("--xla_a=maybe", "value")), "E102"),
     "no dashes": (with_flags("xla_a=1", ("xla_a=1", "file")), "E103"),
     "a flag twice": (with_flags(f"{COUNT}=2 {COUNT}=4"), "E104"),
@@ -177,7 +209,9 @@ PLANTED = {
     ),
     # names and values
     "a misspelt name": (named(set(), JAX_ENABLE_X46="1"), "E201"),
-    "a misspelt name of XLA": (named({PREALLOCATE}, XLA_PYTHON_CLIENT_PREALLOCATES="0"), "E201"),
+    "a misspelt name of XLA": (named({PREALLOCATE}, XLA_PYTHON_CLIENT_PREALLOCATES="1"), "E201"),
+    "a name with a part left out": (named(set(), JAX_CACHE_DIR="/x"), "E201"),
+    "a misspelt name, beside the right one": (named(set(), JAX_ENABLE_X46="1", JAX_ENABLE_X64="0"), "E201"),
     "a name of another program": (named(set(), JAX_OF_MY_LAB="1"), "E202"),
     "a name that some file reads": (named({"JAX_COORDINATOR_ADDRESS"}, JAX_COORDINATOR_ADDRESS="a:1"), ""),
     "not from the environment": (env(CPU, JAX_CUDA_VISIBLE_DEVICES="0"), "E203"),
@@ -220,6 +254,9 @@ PLANTED = {
     "the growth of TensorFlow": (env(GPU, TF_FORCE_GPU_ALLOW_GROWTH="true"), "E207"),
     # the memory of GPUs
     "a fraction": (env(GPU, **{FRACTION: "0.6"}), ""),
+    "seventy, by the old name": (env(GPU, **{OLD: "70", PREALLOCATE: "no"}), "E302 E304 E305"),
+    "the old fraction, too much beside others": (with_gpus(gpu(tenants=OTHERS), **{OLD: "0.9"}), "E302 E313"),
+    "unified memory, without limit": (env(GPU, TF_FORCE_UNIFIED_MEMORY="1", **{FRACTION: "inf"}), "E304 E314"),
     "both fractions": (env(GPU, **{FRACTION: "0.6", OLD: "0.6"}), "E301"),
     "the old fraction": (env(GPU, **{OLD: "0.6"}), "E302"),
     "a percentage": (env(GPU, **{FRACTION: ".70%"}), "E303"),
@@ -409,7 +446,12 @@ def fix(facts: Facts) -> str:
     ("name", "expected"),
     [
         ("a misspelt flag", "export XLA_FLAGS=--xla_dump_to=x"),
-        ("commas", "export XLA_FLAGS='--xla_a=1 --xla_b=1'   # spaces alone separate flags"),
+        ("commas", "export XLA_FLAGS='--xla_a=1 --xla_b=1'"),
+        ("commas after a value that is read", f"export XLA_FLAGS='{COUNT}=2 --xla_b=0 --xla_a=1'"),
+        ("no plugin and no driver", "export JAX_PLATFORMS=cpu   # to go on without the device"),
+        ("no plugin", "pip install --upgrade 'jax[cuda13]'   # for NVIDIA"),
+        ("a name with a part left out", "export JAX_COMPILATION_CACHE_DIR=/x; unset JAX_CACHE_DIR"),
+        ("a misspelt name, beside the right one", "unset JAX_ENABLE_X46   # JAX_ENABLE_X64 is set"),
         ("a misspelt flag that begins another", "export XLA_FLAGS='--xla_dump_too=x --xla_dump_t=y'"),
         ("a comma of a value", "export XLA_FLAGS=--xla_passes=a,b"),
         ("a value after a space", "export XLA_FLAGS='--xla_a=true --xla_b=1'"),
@@ -436,6 +478,61 @@ def fix(facts: Facts) -> str:
 )
 def test_fix(name: str, expected: str) -> None:
     assert fix(PLANTED[name][0]) == expected
+
+
+LINE = re.compile(r"(export|unset) ")
+
+
+def restarted(facts: Facts, environ: dict[str, str]) -> Facts:
+    """What a process finds that is started with another environment. JAX says the same but of what was changed."""
+    changed = {name for name in {*facts.environ, *environ} if facts.environ.get(name) != environ.get(name)}
+    read = {name.lower() for name in changed} & set(CONFIG)
+    config = facts.jax.config | {name: environ.get(name.upper(), CONFIG[name]) for name in read}
+    flags = {flag.plain for flag in flags_of(environ.get("XLA_FLAGS", ""))[0]} | {environ.get("XLA_FLAGS")}
+    bad = tuple(bad for bad in facts.jax.bad_flags if bad.flag in flags)
+    jax = dataclasses.replace(facts.jax, config=config, config_here=None, bad_flags=bad, options_error="")
+    if changed and jax.outcome in {"no import", "no start"}:
+        jax = dataclasses.replace(jax, outcome="works", backend="cpu", error="")
+    kept = {"at_start": None, "late": (), "before_watch": None, "cache": CompileCache()}
+    return dataclasses.replace(facts, **kept, environ=environ, jax=jax)
+
+
+def pasted(several: list[Facts]) -> list[dict[str, str]]:
+    """The environments after all fixes, in the order of the page: one `sh` for all."""
+    script = ["set -e"]
+    for facts in several:
+        before = [f"export {name}={quote(value)}" for name, value in facts.environ.items()]
+        fixes = [each.fix for each in examine(facts).findings]
+        script.append("(" + "\n".join([*before, *fixes, "env -0", r"printf '\1')"]))
+    environ = {"PATH": os.environ["PATH"], "HOME": "/home/ada"}
+    done = subprocess.run(["sh"], input="\n".join(script), env=environ, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    pairs = [[pair.split("=", 1) for pair in each.split("\0") if pair] for each in done.stdout.split("\1")[:-1]]
+    return [{name: value for name, value in each if is_setting(name)} for each in pairs]
+
+
+def codes(facts: Facts) -> dict[str, str]:
+    return {each.code: each.fix for each in examine(facts).findings}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("sh") is None, reason="env -0 of GNU, and sh")
+def test_the_fixes_that_are_pasted_leave_nothing() -> None:
+    several = {name: facts for name, (facts, _) in PLANTED.items()}
+    values = {
+        OLD: (None, "0.6", "70", "x"),
+        FRACTION: (None, "0.9", "70", "0,7"),
+        PREALLOCATE: (None, "no", "0"),
+        ALLOCATOR: (None, "platform", "x"),
+        "TF_FORCE_UNIFIED_MEMORY": (None, "1"),
+    }
+    for tenants in ((), OTHERS):
+        for chosen in itertools.product(*values.values()):
+            environ = {name: value for name, value in zip(values, chosen, strict=True) if value is not None}
+            several[f"{environ}, {len(tenants)} others"] = with_gpus(gpu(tenants=tenants), **environ)
+    several = {name: facts for name, facts in several.items() if all(map(LINE.match, codes(facts).values()))}
+    for (name, facts), environ in zip(several.items(), pasted(list(several.values())), strict=True):
+        if codes(facts):
+            assert not codes(restarted(facts, environ)), (name, codes(facts), environ)
 
 
 def test_what_is_pasted_is_quoted() -> None:
@@ -509,6 +606,21 @@ def test_defaults_are_told_beside_a_gpu() -> None:
 def test_what_the_gpu_client_took_counts() -> None:
     facts = on(env(GPU, **{PREALLOCATE: "off"}), jax={"options": {"preallocate": True}})
     assert settings_of(facts)[PREALLOCATE] == ("off", "True", "environment")
+
+
+def test_what_the_finding_says() -> None:
+    (lacking,) = examine(asked_for("cuda")).findings
+    assert lacking.what == "no plugin for cuda is installed here, and no NVIDIA driver is loaded"
+    assert lacking.why.endswith("the first operation raises AssertionError")
+    (commas,) = examine(PLANTED["commas after a value that is read"][0]).findings
+    assert commas.what == f"{COUNT}=2,--xla_b=0 is read as one flag: XLA wants spaces between flags"
+
+
+def test_the_top_says_what_ends_the_process() -> None:
+    assert "  backend cpu, 1 device: cpu:0 (in another process)\n" in str(examine(CPU))
+    page = str(examine(PLANTED["a misspelt flag"][0]))
+    assert "  with XLA_FLAGS as it is, the start of the backend ends the process\n  backend cpu, 1 device: " in page
+    assert "(in another process, without the flags that end it)" in page
 
 
 def test_the_report_tells_how_the_cache_fared() -> None:

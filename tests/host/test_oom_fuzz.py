@@ -30,7 +30,17 @@ def kills(lines: list[str]) -> tuple[Kill, ...]:
 
 
 def numbers(kill: Kill) -> set[tuple[str, object]]:
-    names = ("pid", "pressure", "limit", "seconds", "memory_used", "memory_total", "swap_used", "swap_total")
+    names = (
+        "pid",
+        "pressure",
+        "limit",
+        "seconds",
+        "memory_used",
+        "memory_total",
+        "swap_used",
+        "swap_total",
+        "limit_bytes",
+    )
     names += ("anon", "rss", "peak", "processes")
     return {(name, getattr(kill, name)) for name in names if getattr(kill, name) is not None}
 
@@ -55,6 +65,7 @@ def stands(kill: Kill) -> None:
     for size in (kill.memory_used, kill.memory_total, kill.swap_used, kill.swap_total):
         assert size is None or written(rf"{size}\)")
     assert kill.anon is None or written(rf"{kill.anon // 1024}kB")
+    assert kill.limit_bytes is None or written(rf"{kill.limit_bytes // 1024}kB, failcnt")
     assert kill.rss is None or written(rf"{kill.rss // 2**20} MiB")
     assert kill.processes is None or written(rf"{kill.processes} process\(es\)")
     peaks = {int(float(size) * UNITS[unit]) for size, unit in re.findall(r"([\d.]+)([BKMGT]) memory peak", text)}

@@ -1,6 +1,7 @@
 """Real processes: one that goes past the limit of its group, and one that is sent SIGKILL, are told apart."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from erythroxy_tx.host.oom import diagnose_oom
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
 
 LIMIT = 32 * 2**20
+_ACCOUNT = re.compile(r"\S+ (?:memory: usage|Memory cgroup stats for)")
 GREEDY = """
 import os, sys
 with open(sys.argv[1], "w") as group:
@@ -93,8 +95,8 @@ def test_past_the_limit_of_its_group(small_group: Path) -> None:
     assert kill.limit_of == kill.cgroup
     assert 0 < kill.anon < 2 * LIMIT
     assert abs(kill.time - began) < 60
-    assert all(str(child.pid) in line for line in kill.evidence)
-    assert diagnose_oom(pid=child.pid, since=time.time() + 60).cause == "unknown"
+    assert all(str(child.pid) in line for line in kill.evidence if not _ACCOUNT.match(line))
+    assert kill.limit_bytes in {LIMIT, None}  # a kernel without those lines
 
 
 def test_the_counters_name_nobody(small_group: Path) -> None:

@@ -1,5 +1,6 @@
 """What is read of a machine: planted commands stand for journalctl, dmesg and systemctl, and there is no ring."""
 
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from erythroxy_tx.host import oom
+from erythroxy_tx.host.cgroup import Cgroup
 from erythroxy_tx.host.kills import sources
 from erythroxy_tx.host.oom import diagnose_oom
 
@@ -40,6 +43,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     (root / "proc/self/ns").mkdir(parents=True)
     (root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     monkeypatch.setattr(sources, "ROOT", root)
+    monkeypatch.setattr(oom, "memory_cgroups", lambda pid=None: ())
 
     def put(name: str, script: str) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -152,6 +156,23 @@ def test_kills_of_others_do_not_count(plant: Callable[[str, str], None]) -> None
     assert (found.cause, found.kills, found.signs) == ("unknown", (), ())
 
 
+def test_kills_of_other_control_groups(plant: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = {field.name: None for field in dataclasses.fields(Cgroup)}
+    own = Cgroup(**{**nothing, "path": "/box", "version": 2, "kills": 0})
+    monkeypatch.setattr(oom, "memory_cgroups", lambda pid=None: (own,))
+    chosen = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg={0},task_memcg={0},task=a,pid={1},uid=0"
+    other = record(chosen.format("/boxes", 8), _TRANSPORT="kernel")
+    plant("journalctl", says(other))
+    found = diagnose_oom()
+    assert found.verdict.startswith("None in this control group; 1 elsewhere, the latest: The kernel killed process 8")
+    assert any("of those above it: kills: 0 in each of the 1" in source for source in found.looked_at)
+    plant("journalctl", says(record(chosen.format("/box/a", 7), at=SOON - 10**6, _TRANSPORT="kernel"), other))
+    found = diagnose_oom()
+    assert [(kill.pid, kill.elsewhere) for kill in found.kills] == [(8, True), (7, False)]
+    assert "2 kills, 1 of them in other control groups. The latest of this group: The kernel killed" in found.verdict
+    assert "In another control group: The kernel killed process 8" in str(found)
+
+
 def test_a_process_that_runs(plant: Callable[[str, str], None]) -> None:
     plant("journalctl", says(record(KILLED.format(os.getpid()), at=10**6, _TRANSPORT="kernel"), OOMD))
     found = diagnose_oom(pid=os.getpid())
@@ -184,12 +205,28 @@ def test_systemd_tells_of_the_unit(plant: Callable[[str, str], None]) -> None:
     assert "train.scope: Result=oom-kill, MemoryMax=infinity" in str(found)
 
 
-@pytest.mark.parametrize("since", ["10min", "2 h", "3d ago", "2026-08-17 01:00", dt.datetime.now(dt.UTC), 5, 5.5])
+@pytest.mark.parametrize(
+    "since",
+    [
+        "10min",
+        "2 h",
+        "3d ago",
+        "2025-08-17 01:00",
+        "30m",
+        "1 hour ago",
+        "today",
+        "yesterday",
+        dt.datetime.now(dt.UTC),
+        5,
+    ],
+)
 def test_since(plant: Callable[[str, str], None], since: object) -> None:
     assert diagnose_oom(since=since).cause == "unknown"
 
 
-@pytest.mark.parametrize("since", ["yesterday-ish", "10 parsecs", "", -1, float("nan"), [], "2026-99-99"])
+@pytest.mark.parametrize(
+    "since", ["yesterday-ish", "10 parsecs", "", -1, float("nan"), [], "2026-99-99", "2999-01-01", 2**33, "today ago"]
+)
 def test_since_that_is_no_time(since: object) -> None:
     with pytest.raises(ValueError, match=r"diagnose_oom got since=.*Expected seconds since 1970"):
         diagnose_oom(since=since)
@@ -224,7 +261,7 @@ def test_options_that_do_not_fit(options: dict, words: str) -> None:
     ],
 )
 def test_a_status_says_which_signal_and_never_why(tmp_path: Path, status: int | None, words: str) -> None:
-    (tmp_path / "log").write_text("nothing\n")
+    (tmp_path / "log").write_text("Jan 01 00:00:00 box cron[1]: nothing\n")
     found = diagnose_oom(file=tmp_path / "log", pid=77, status=status)
     assert found.cause == "unknown"
     assert words in found.verdict

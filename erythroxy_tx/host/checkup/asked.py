@@ -27,6 +27,8 @@ def say(**facts):
     print("\\nMARK" + json.dumps(facts, default=str), flush=True)
 def written(value):
     return value.name.lower() if isinstance(value, enum.Enum) else value
+def told_by(error):
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 from importlib import metadata
 say(plugins={e.name: e.dist.version if e.dist else "" for e in metadata.entry_points(group="jax_plugins")})
 try:
@@ -42,7 +44,7 @@ try:
     told = getattr(xla_client, "generate_pjrt_gpu_plugin_options", None)
     say(options=told() if told else {})
 except BaseException as error:
-    say(**{stage: f"{type(error).__name__}: {error}"}, name=getattr(error, "name", None))
+    say(**{stage: told_by(error)}, name=getattr(error, "name", None))
 if stage == "refused" and "start" in sys.argv:
     for name in [name for name in os.environ if name.startswith(("XLA_CLIENT_", "XLA_PYTHON_CLIENT_"))]:
         del os.environ[name]
@@ -52,7 +54,7 @@ if stage == "refused" and "start" in sys.argv:
         say(devices=[str(device) for device in devices], kinds=[device.device_kind for device in devices])
         say(backend=jax.default_backend())
     except BaseException as error:
-        say(start=f"{type(error).__name__}: {error}")
+        say(start=told_by(error))
 """.replace("MARK", _MARK)
 
 _UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: (.*)")

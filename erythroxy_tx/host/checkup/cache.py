@@ -47,7 +47,7 @@ def _counts(facts: Facts, where: str) -> Iterator[Finding]:
         yield finding("E504", where, what, why=why, fix=f'jax.config.update("{_MINIMUM}", 0)')
     if counts.before_folder:
         what = f"{counts.before_folder} programs were compiled before the cache had a folder"
-        fix = "export JAX_COMPILATION_CACHE_DIR, or set jax_compilation_cache_dir right after import jax"
+        fix = "set JAX_COMPILATION_CACHE_DIR in the shell, or jax_compilation_cache_dir right after import jax"
         yield finding("E505", where, what, why="they are compiled at each start", fix=fix)
     if counts.not_stored > 0:
         what = f"{counts.not_stored} programs took longer than the minimum, and were not stored"

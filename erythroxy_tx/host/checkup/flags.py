@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from collections.abc import Mapping
 from shlex import quote
 
 from erythroxy_tx.host.checkup.asked import BadFlag
@@ -24,63 +23,81 @@ _READ_ONCE = "XLA reads its settings when the backend starts, which is the first
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Look at the flags, and at what came too late."""
-    yield from (_bad(facts, bad) for bad in facts.jax.bad_flags)
+    fix = _fix(facts)
+    yield from (_bad(facts, bad, fix) for bad in facts.jax.bad_flags)
     given, rest = flags_of(facts.in_force.get("XLA_FLAGS", ""))
     if rest:
         what = f"{rest.split()[0]!r} and what follows it is not read"
         why = "XLA ends its reading at the first word that does not begin with a dash, and says nothing"
-        yield finding("E107", where(facts, "XLA_FLAGS"), what, why=why, fix=_edited(facts, {}))
+        yield finding("E107", where(facts, "XLA_FLAGS"), what, why=why, fix=fix)
     before: dict[str, Flag] = {}
     for flag in given:
         first = before.setdefault(flag.name, flag)
         if first.value != flag.value:
             what = f"--{flag.name} is given twice: {first.value} and {flag.value}"
-            fix = _edited(facts, {first.plain: ""})
             yield finding("E104", where(facts, "XLA_FLAGS"), what, why="the last one counts", fix=fix)
         before[flag.name] = flag
     yield from _late(facts)
     yield from _maybe_late(facts)
 
 
-def _bad(facts: Facts, bad: BadFlag) -> Finding:
+def _bad(facts: Facts, bad: BadFlag, fix: str) -> Finding:
     place = where(facts, "XLA_FLAGS")
     ends = "it ends every process at the start of the backend, without an exception"
-    apart = _JOINED.sub(" ", bad.flag)
     if bad.kind == "file":
         what = f"no file {bad.flag!r}: what does not begin with -- is taken for the name of a file of flags"
         fix = f"export XLA_FLAGS={quote(f'--{bad.flag}')}" if bad.flag.startswith("xla_") else "unset XLA_FLAGS"
         return finding("E103", place, what, why=ends, fix=fix)
-    if apart != bad.flag:
-        fix = f"{_edited(facts, {bad.flag: apart})}   # spaces alone separate flags"
-    else:
-        fix = _edited(facts, {bad.flag: ""})
+    code = "E102" if bad.kind == "value" else "E101"
+    if _JOINED.search(bad.flag):
+        return finding(
+            code, place, f"{bad.flag} is read as one flag: XLA wants spaces between flags", why=ends, fix=fix
+        )
     if bad.kind == "value":
         what = f"{bad.flag}: the value cannot be read; a flag takes true or false, or a number"
-        return finding("E102", place, what, why=ends, fix=fix)
+        return finding(code, place, what, why=ends, fix=fix)
     name = bad.flag.partition("=")[0].lstrip("-")
     near = nearest(name, facts.flags or ())
     meant = f"; perhaps --{near} is meant" if near is not None else ""
     if near == name:
         meant = ": it takes a value, after ="
-        fix = f"export XLA_FLAGS=--{name}=VALUE" if not _rest(facts) else _edited(facts, {})
-    elif near is not None and apart == bad.flag:
-        fix = _edited(facts, {bad.flag: bad.flag.replace(name, near, 1)})
-    return finding("E101", place, f"{bad.flag} is unknown to jaxlib {facts.jax.jaxlib}{meant}", why=ends, fix=fix)
+        fix += "" if _rest(facts) else f"   # or with --{name}=VALUE"
+    return finding(code, place, f"{bad.flag} is unknown to jaxlib {facts.jax.jaxlib}{meant}", why=ends, fix=fix)
 
 
-def _edited(facts: Facts, changes: Mapping[str, str]) -> str:
-    """XLA_FLAGS with some flags changed, or taken away, and with `=` where a value was given after a space."""
+def _fix(facts: Facts) -> str:
+    """XLA_FLAGS with all of it mended: one fix for every finding, so that none undoes another."""
     text = facts.environ.get("XLA_FLAGS", "")
     if (file := file_of(text)) is not None:
         return f"edit {quote(file)}"
+    bad_flags = {bad.flag.lstrip("-"): bad for bad in facts.jax.bad_flags}
+    kept: dict[str, str] = {}
+    for flag in _with_values(text):
+        bad = bad_flags.get(flag.plain.lstrip("-")) or bad_flags.get(flag.name)
+        kept[flag.name] = flag.written if bad is None else _mended(facts, flag, bad)
+    flags = " ".join(flag for flag in kept.values() if flag)
+    return f"export XLA_FLAGS={quote(flags)}" if flags else "unset XLA_FLAGS"
+
+
+def _with_values(text: str) -> tuple[Flag, ...]:
+    """The flags, with `=` where a value was given after a space, and without other words."""
     given, rest = split(text)
-    flags = [changes.get(flag.plain, flag.written) for flag in given]
-    if rest:
-        word, _, after = rest.partition(" ")
-        if flags and "=" not in flags[-1]:
-            flags[-1] += f"={word}"
-        flags.append(after.strip())
-    return f"export XLA_FLAGS={quote(' '.join(flag for flag in flags if flag))}"
+    while rest:
+        before = " ".join(flag.written for flag in given)
+        has_value = not given or "=" in given[-1].written
+        text = f"{before} {''.join(rest.split(maxsplit=1)[1:])}" if has_value else f"{before}={rest}"
+        given, rest = split(text)
+    return given
+
+
+def _mended(facts: Facts, flag: Flag, bad: BadFlag) -> str:
+    """What a flag that ends the process probably means; nothing where that is not known."""
+    if _JOINED.search(flag.written):
+        return _JOINED.sub(" ", flag.written)
+    near = nearest(flag.name, facts.flags or ()) if bad.kind == "unknown" else None
+    if near == flag.name:  # known: what it lacked was a value
+        return flag.written if flag.plain != bad.flag else ""
+    return flag.written.replace(flag.name, near, 1) if near is not None else ""
 
 
 def _rest(facts: Facts) -> str:

@@ -35,65 +35,70 @@ def check(facts: Facts) -> Iterator[Finding]:
     if facts.jax.options_error and not any(each.severity == "error" for each in found):
         what = facts.jax.options_error
         yield finding(
-            "E309", "XLA_PYTHON_CLIENT_*", what, why="the backend does not start", fix="unset the setting that it names"
+            "E309",
+            "XLA_PYTHON_CLIENT_*",
+            what,
+            why="the backend does not start",
+            fix="take away the setting that it names",
         )
 
 
 def _fraction(facts: Facts) -> Iterator[Finding]:
     old, new = (facts.in_force.get(name, "") for name in (OLD_FRACTION, FRACTION))
+    name, text = (FRACTION, new) if new else (OLD_FRACTION, old)
+    place, is_unified = where(facts, name), facts.in_force.get(_UNIFIED, "").lower() in {"1", "true"}
+    fix = "; ".join(_fixes(facts, text, is_unified=is_unified))  # one for every finding, so that none undoes another
+    why = "the GPU backend raises a ValueError"
     if old and new:
         what = f"{FRACTION}={new} and {OLD_FRACTION}={old}"
-        yield finding(
-            "E301",
-            where(facts, OLD_FRACTION),
-            what,
-            why="the GPU backend raises a ValueError",
-            fix=f"unset {OLD_FRACTION}",
-        )
+        yield finding("E301", where(facts, OLD_FRACTION), what, why=why, fix=fix)
     elif old:
-        why = f"its name is {FRACTION} now; the old one will cease to work, and then 0.75 is taken"
-        yield finding(
-            "E302",
-            where(facts, OLD_FRACTION),
-            "deprecated",
-            why=why,
-            fix=f"export {FRACTION}={quote(old)}; unset {OLD_FRACTION}",
-        )
-    name, text = (FRACTION, new) if new else (OLD_FRACTION, old)
-    try:
-        value = float(text or _DEFAULT)
-    except ValueError:
-        why = "the GPU backend raises a ValueError"
-        yield finding(
-            "E303", where(facts, name), f"{text!r} is no number", why=why, fix=f"export {FRACTION}={_meant(text)}"
-        )
-        return
-    is_unified = facts.in_force.get(_UNIFIED, "").lower() in {"1", "true"}
-    if not (0 < value <= 1) and not (is_unified and 1 < value < math.inf):
+        renamed = f"its name is {FRACTION} now; the old one will cease to work, and then 0.75 is taken"
+        yield finding("E302", place, "deprecated", why=renamed, fix=fix)
+    if is_unified:
+        unified = "what does not fit goes to the host's memory over the bus, where systemd-oomd finds it"
+        yield finding("E314", where(facts, _UNIFIED), "unified memory is on", why=unified, fix=fix)
+    value = _number(text or str(_DEFAULT))
+    if value is None:
+        yield finding("E303", place, f"{text!r} is no number", why=why, fix=fix)
+    elif not (0 < value <= 1) and not (is_unified and 1 < value < math.inf):
         why = "it is a share of the GPU's memory, not a percentage, and not bytes"
-        yield finding(
-            "E304",
-            where(facts, name),
-            f"{text} is not between 0 and 1",
-            why=why,
-            fix=f"export {FRACTION}={_meant(text)}",
-        )
-    elif is_unified:
-        why = "what does not fit goes to the host's memory over the bus, where systemd-oomd finds it"
-        yield finding("E314", where(facts, _UNIFIED), "unified memory is on", why=why, fix=f"unset {_UNIFIED}")
-    elif any(gpu.tenants for gpu in visible(facts) or ()) and not _LEAST <= value <= _MOST:
+        yield finding("E304", place, f"{text} is not between 0 and 1", why=why, fix=fix)
+    elif not is_unified and _is_shared(facts) and not _LEAST <= value <= _MOST:
         why = "others use the GPU: 0.5 to 0.7 leaves them room, and is enough to be worth it"
         what = f"{value:g} of a GPU that others use" + ("" if text else ", the default")
-        place = where(facts, name) if text else f"{FRACTION} (not set)"
-        yield finding("E313", place, what, why=why, fix=f"export {FRACTION}={0.6}")
+        yield finding("E313", place if text else f"{FRACTION} (not set)", what, why=why, fix=fix)
+
+
+def _fixes(facts: Facts, text: str, *, is_unified: bool) -> Iterator[str]:
+    """The lines that leave one fraction, and one that is right."""
+    value = _number(text) if text else _DEFAULT
+    meant = text if value is not None and 0 < value <= 1 else _meant(text)
+    if _is_shared(facts) and not _LEAST <= float(meant or _DEFAULT) <= _MOST:
+        meant = "0.6"
+    if meant and (meant != text or not facts.in_force.get(FRACTION)):
+        yield f"export {FRACTION}={quote(meant)}"
+    if facts.in_force.get(OLD_FRACTION):
+        yield f"unset {OLD_FRACTION}"
+    if is_unified:
+        yield f"unset {_UNIFIED}"
+
+
+def _is_shared(facts: Facts) -> bool:
+    return any(gpu.tenants for gpu in visible(facts) or ())
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _meant(text: str) -> str:
     """What a fraction that is no fraction probably means."""
-    digits = text.strip().rstrip("%").replace(",", ".")
-    try:
-        value = float(digits)
-    except ValueError:
+    value = _number(text.strip().rstrip("%").replace(",", "."))
+    if value is None:
         return "0.6"
     return f"{value / 100:g}" if 10 <= value <= 100 else f"{value:g}" if 0 < value <= 1 else "0.6"
 

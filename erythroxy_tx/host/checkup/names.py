@@ -10,6 +10,7 @@ from erythroxy_tx.host.checkup.finding import finding
 from erythroxy_tx.host.checkup.settings import literal
 from erythroxy_tx.host.checkup.settings import says
 from erythroxy_tx.host.checkup.settings import where
+from erythroxy_tx.host.checkup.words import holding
 from erythroxy_tx.host.checkup.words import nearest
 
 _OLD_PLATFORM, _PLATFORMS = "JAX_PLATFORM_NAME", "JAX_PLATFORMS"
@@ -50,9 +51,10 @@ def _known(facts: Facts, name: str, value: str) -> Iterator[Finding]:
         yield from _has_effect(facts, name, value)
     elif facts.names is not None and name not in facts.names:
         known = {key.upper() for key in facts.jax.config} | facts.names
-        near = nearest(name, known)
+        near = nearest(name, known) or holding(name, known)
         if near is not None:
-            fix = f"export {near}={quote(value)}; unset {name}"
+            fix = f"unset {name}   # {near} is set" if near in facts.environ else ""
+            fix = fix or f"export {near}={quote(value)}; unset {name}"
             yield finding(
                 "E201", where(facts, name), f"perhaps {near} is meant", why="nothing in JAX reads this name", fix=fix
             )

@@ -64,7 +64,7 @@ def _list(facts: Facts, name: str) -> Iterator[Finding]:
     text = facts.in_force[name]
     entries = [entry.strip() for entry in text.split(",")]
     if not _before_end(text):
-        fix = f"unset {name}   # or export JAX_PLATFORMS=cpu, if the CPU is meant"
+        fix = f"export JAX_PLATFORMS=cpu   # or unset {name}, if a GPU is meant"
         yield finding(
             "E321",
             where(facts, name),
@@ -91,7 +91,10 @@ def _list(facts: Facts, name: str) -> Iterator[Finding]:
     if gpus and entries[0].isdecimal() and _may_be_another(facts):
         what = f"index {entries[0]} among GPUs of {len({gpu.name for gpu in gpus})} models"
         why = "CUDA counts from the fastest, nvidia-smi by the bus, so that one index is two GPUs"
-        yield finding("E325", where(facts, name), what, why=why, fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        meant = _named(entries[0], gpus)
+        is_idle = len(entries) == 1 and meant is not None and not meant.busy
+        fix = "export CUDA_DEVICE_ORDER=PCI_BUS_ID" if is_idle else _pin(facts)
+        yield finding("E325", where(facts, name), what, why=why, fix=fix)
 
 
 def _policy(facts: Facts) -> Iterator[Finding]:
@@ -147,9 +150,10 @@ def _place(facts: Facts) -> str:
 
 
 def _pin(facts: Facts) -> str:
-    idle = [gpu for gpu in facts.machine.gpus or () if not gpu.busy]
+    gpus = facts.machine.gpus
+    if not gpus:
+        return f"export {_CUDA}=0   # one that nvidia-smi shows idle"
+    idle = [gpu for gpu in gpus if not gpu.busy]
     return (
-        f"export {_CUDA}={idle[0].uuid or idle[0].index}"
-        if idle
-        else f"export {_CUDA}=0   # one that nvidia-smi shows idle"
+        f"export {_CUDA}={idle[0].uuid or idle[0].index}" if idle else "erythroxy env   # who holds them: none is idle"
     )

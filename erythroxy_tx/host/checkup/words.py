@@ -38,6 +38,16 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def holding(word: str, known: Iterable[str]) -> str | None:
+    """The shortest known word that has all parts of `word` in order, if there is one: JAX_COMPILATION_CACHE_DIR has
+    those of JAX_CACHE_DIR.
+    """
+    pattern = re.compile("_(?:.*_)?".join(map(re.escape, word.split("_"))))
+    found = sorted((name.count("_"), name) for name in known if pattern.fullmatch(name))
+    is_one = len(found) == 1 or (len(found) > 1 and found[0][0] < found[1][0])
+    return found[0][1] if is_one and word.count("_") > 1 else None  # of one part, chance
+
+
 def _in_libraries(pattern: re.Pattern[bytes]) -> set[bytes]:
     found: set[bytes] = set()
     for file in (file for suffix in _LIBRARIES for file in _files(suffix)):

@@ -12,6 +12,13 @@ _REFUSED = (
     (re.compile(r"^MemoryError(?::|$)"), "Python"),
 )
 
+_OF_THE_HOST = ("numpy", "Python")
+
+
+def is_of_the_host(sign: Sign) -> bool:
+    """Whether it was the host's memory that was refused."""
+    return sign.kind == "allocator" and sign.text.startswith(_OF_THE_HOST)
+
 
 def read(record: Record) -> Sign | None:
     """The allocator that refused memory; None for anything else."""

@@ -23,6 +23,8 @@ _ANON = re.compile(r"(?a).*\banon-rss:(\d{1,15})kB")
 _REAPED = re.compile(r"(?a)oom_reaper: (?:reaped process |unable to reap pid:)(\d{1,10}) \((.{0,64}?)\)")
 _SPARED = re.compile(rf"(?a){_OUT}(?:OOM victim|Kill process) (\d{{1,10}}) \(.{{0,64}}?\) (is already exiting|score )")
 _GROUP = re.compile(r"Tasks in (.*) are going to be killed due to memory\.oom\.group set")
+_USAGE = re.compile(r"(?a)memory: usage \d{1,15}kB, limit (\d{1,15})kB, failcnt \d+.*")
+_STATS = re.compile(r"Memory cgroup stats for (/.*?):.*")
 _INVOKED = re.compile(r"(.{1,64}?) invoked oom-killer: ")
 
 _SCOPES: dict[str, Scope] = {"NONE": "global", "MEMCG": "cgroup", "CPUSET": "cpuset", "MEMORY_POLICY": "mempolicy"}
@@ -53,6 +55,10 @@ def read(record: Record) -> Told | None:
         return Told(record, "spared", Kill("kernel", scope=_scope(found[1]), pid=int(found[2])), sign)
     if found := _GROUP.match(said):
         return Told(record, "detail", Kill("kernel", cgroup=found[1]))
+    if found := _USAGE.fullmatch(said):
+        return Told(record, "detail", Kill("kernel", limit_bytes=int(found[1]) * 1024))
+    if found := _STATS.fullmatch(said):
+        return Told(record, "detail", Kill("kernel", limit_of=found[1]))
     if found := _INVOKED.match(said):
         sign = Sign("invoked", f"the kernel looked for a victim when {found[1]} asked for memory", record.line)
         return Told(record, "detail", Kill("kernel"), sign)

@@ -6,11 +6,12 @@ import dataclasses
 from typing import Literal
 
 from erythroxy_tx.host.kills.records import Record
+from erythroxy_tx.units import format_bytes
 
 Killer = Literal["kernel", "systemd-oomd", "earlyoom", "kernel or systemd-oomd"]
 Scope = Literal["global", "cgroup", "cpuset", "mempolicy"]
 Reason = Literal["memory-pressure", "memory-and-swap", "swap"]
-SignKind = Literal["announced", "rule", "marked", "failed", "invoked", "spared", "sigkill", "allocator"]
+SignKind = Literal["announced", "rule", "marked", "failed", "invoked", "spared", "sigkill", "passed-on", "allocator"]
 EITHER: Killer = "kernel or systemd-oomd"
 _SCOPES: dict[Scope, str] = {
     "global": "the machine had no memory left",
@@ -40,10 +41,12 @@ class Kill:
     - `seconds`: for how long the pressure was above it.
     - `memory_used`, `memory_total`, `swap_used`, `swap_total`: bytes of the machine.
     - `anon`, `rss`: bytes of the process when it was killed: without and with the pages of files.
+    - `limit_bytes`: what the group that was at its limit might hold.
     - `peak`: the most bytes of the unit, to the digits that systemd prints.
     - `processes`: how many were killed.
     - `signal`: `"KILL"`, or `"TERM"`, which earlyoom sends first (exit status -15 or 143); the last that was sent.
     - `bystander`: systemd-oomd took this unit along while it decided on another one.
+    - `elsewhere`: it is told of another control group than the one that asks, or one below it.
     - `when`: as the log has it; `time`: seconds since 1970, where the log tells the year and the zone.
     - `evidence`: the lines that tell of it.
     """
@@ -65,10 +68,12 @@ class Kill:
     swap_total: int | None = None
     anon: int | None = None
     rss: int | None = None
+    limit_bytes: int | None = None
     peak: int | None = None
     processes: int | None = None
     signal: Literal["KILL", "TERM"] = "KILL"
     bystander: bool = False
+    elsewhere: bool = False
     when: str | None = None
     time: float | None = None
     evidence: tuple[str, ...] = ()
@@ -84,6 +89,12 @@ class Kill:
         did = "sent SIGTERM to" if self.signal == "TERM" else "killed"
         killer = {"kernel": "The kernel", EITHER: "The kernel or systemd-oomd"}.get(self.killer, self.killer)
         return f"{killer} {did} {who}: {self._why()}."
+
+    def amounts(self) -> str:
+        """What it held and might hold, as far as that is told."""
+        held = self.anon if self.anon is not None else self.rss
+        sizes = {"held": held, "limit": self.limit_bytes, "peak of the unit": self.peak}
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None)
 
     def _why(self) -> str:
         if self.scope is not None:
@@ -113,6 +124,7 @@ class Sign:
     - `kind`: `"announced"`, systemd-oomd saw a limit passed; `"rule"`, one of its rules was met; `"marked"`, it chose a
         group, and no line says that it killed it; `"failed"`, a kill that did not succeed; `"invoked"`, the kernel
         looked for a victim; `"spared"`, a victim that was not killed; `"sigkill"`, a signal 9 from nobody knows where;
+        `"passed-on"`, a scheduler tells of a kill, of no process;
         `"allocator"`, an allocator refused memory, which is an exception and no kill.
     - `text`: the same in words.
     - `evidence`: the line.

@@ -13,12 +13,14 @@ from erythroxy_tx.host.kills import allocators
 from erythroxy_tx.host.kills import earlyoom
 from erythroxy_tx.host.kills import kernel
 from erythroxy_tx.host.kills import oomd
+from erythroxy_tx.host.kills import passed_on
 from erythroxy_tx.host.kills import units
 from erythroxy_tx.host.kills.cluster import Cluster
 from erythroxy_tx.host.kills.kill import Kill
 from erythroxy_tx.host.kills.kill import Sign
 from erythroxy_tx.host.kills.kill import Told
 from erythroxy_tx.host.kills.kill import unit_of
+from erythroxy_tx.host.kills.limits import with_limits
 from erythroxy_tx.host.kills.records import Record
 
 _SAME = 30.0  # seconds between two lines about the kill of a group
@@ -53,8 +55,8 @@ def _listen(records: Iterable[Record]) -> tuple[list[Told], list[Sign]]:
         part = kernel.read(record) or oomd.read(record) or units.read(record) or earlyoom.read(record)
         speaker = record.host, record.instance
         if part is None:
-            refused = allocators.read(record)
-            signs.extend([refused] if refused else [])
+            sign = allocators.read(record) or passed_on.read(record)
+            signs.extend([sign] if sign else [])
         elif part.kind == "escalated":
             if speaker in sent:
                 kill = dataclasses.replace(told[sent[speaker]].kill, signal="KILL")
@@ -67,13 +69,13 @@ def _listen(records: Iterable[Record]) -> tuple[list[Told], list[Sign]]:
             # One process, which does one thing after another: its next word is about its last.
             number = sent.pop(speaker)
             told[number] = dataclasses.replace(told[number], kind="spared")
-    return told, signs
+    return with_limits(told), signs
 
 
 def _rank(part: Told) -> int:
     """Those first that say best which kill they mean."""
     if part.kill.pid is not None:
-        return 0
+        return 0 if part.kind != "detail" else 1
     if part.kill.cgroup is not None and part.kind != "detail":
         return 1
     return {"killed": 2, "result": 3}.get(part.kind, 4)

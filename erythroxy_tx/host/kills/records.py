@@ -105,6 +105,18 @@ def records(lines: Iterable[str]) -> Iterator[Record]:
             yield found
 
 
+def has_head(line: str) -> bool:
+    """Whether a line begins as those of a log do, whatever it says."""
+    if line.startswith("{"):
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        return "MESSAGE" in fields
+    found = _text(line)
+    return found is not None and (found.when is not None or found.speaker in _KNOWN)
+
+
 def _is_worth_reading(text: str) -> bool:
     return any(word in text for word in _WORDS)
 

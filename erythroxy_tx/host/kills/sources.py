@@ -23,6 +23,7 @@ from erythroxy_tx.host.kills import units
 from erythroxy_tx.host.kills.kill import unit_of
 from erythroxy_tx.host.kills.records import Clock
 from erythroxy_tx.host.kills.records import Record
+from erythroxy_tx.host.kills.records import has_head
 from erythroxy_tx.host.kills.records import records
 from erythroxy_tx.host.kills.records import unix_time
 
@@ -31,6 +32,7 @@ _PATIENCE = 10.0  # seconds
 _NEWEST = 50_000  # records of the journal; those of the kernel are all among them
 _MOST_OF_THE_RING = 1_000_000  # records; it has less, unless they come as fast as they are read
 _LINE = 2**20  # bytes
+_FIRST = 10_000  # lines of a file, one of which begins as those of a log do
 # How files begin that are no text, with U+FFFD for a byte that is no UTF-8; and how records of several lines do.
 _NO_TEXT = re.compile("(?s)\x1f\ufffd|\ufffd7zXZ|\\(\ufffd/\ufffd|BZh\\d|LPKSHHRH|\ufffd\ufffd(?:\0.|.\0)")
 _LONG = re.compile(r'(?a)\s*(?:"__CURSOR" : |__CURSOR=|"dmesg": \[)|.* \[s=[0-9a-f]+;i=[0-9a-f]+;b=')
@@ -74,21 +76,27 @@ class Sources:
 
     - `found`: the records of logs, in the order of time.
     - `looked_at`, `could_not_read`: in words, the latter with the reason.
+    - `no_log`: why the file that was handed over does not look like a log; None where it does.
     """
 
     def __init__(self) -> None:
         self.found: list[Record] = []
         self.looked_at: list[str] = []
         self.could_not_read: list[str] = []
+        self.no_log: str | None = None
 
     def read_file(self, file: IO[bytes] | IO[str], name: str) -> None:
         """Read a log that was handed over, unless it is of a form that is not read."""
         unread: list[str] = []
-        self.found += records(_readable(_lines(file), unread))
+        heads: list[bool] = []
+        self.found += records(_counted(_readable(_lines(file), unread), heads))
         if unread:
             self._miss(name, unread[0])
-        else:
-            self.looked_at.append(name)
+            return
+        self.looked_at.append(name)
+        if not any(heads):
+            why = f"none of its first {min(len(heads), _FIRST)} lines looks like one of a log" if heads else "0 lines"
+            self.no_log = f"{name}: {why}. Fix: hand over what journalctl or dmesg prints"
 
     def read_machine(self, since: float | None) -> None:
         """Read the journal of this boot, or since a time, and the kernel's ring."""
@@ -245,6 +253,15 @@ def _readable(lines: Iterator[str], unread: list[str]) -> Iterator[str]:
         if any(word in line for word in ("__CURSOR", "[s=", "dmesg")) and _LONG.match(line):
             unread.append("it has records of several lines. Fix: `journalctl -o json`, or `dmesg` without -J")
             return
+        yield line
+
+
+def _counted(lines: Iterator[str], heads: list[bool]) -> Iterator[str]:
+    """The lines; for each, `heads` is told whether it begins as those of a log do, up to the first that does."""
+    found = False
+    for line in lines:
+        found = found or (len(heads) < _FIRST and has_head(line))
+        heads.append(found)
         yield line
 
 
