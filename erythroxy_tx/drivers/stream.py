@@ -15,6 +15,7 @@ from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.prefix import Prefix
 from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import named_leaves
+from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.drivers.sink import FileSink
 from erythroxy_tx.drivers.sink import Sink
@@ -23,6 +24,7 @@ from erythroxy_tx.drivers.source import is_source
 from erythroxy_tx.drivers.streamed import Kept
 from erythroxy_tx.drivers.streamed import Streamed
 from erythroxy_tx.drivers.streamed import in_memory
+from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import traced_call
 from erythroxy_tx.program.call import like
@@ -30,6 +32,7 @@ from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.host_run import HostRun
 from erythroxy_tx.program.row_call import RowCall
+from erythroxy_tx.program.trace import Trace
 from erythroxy_tx.units import format_bytes
 
 _MOST = 2**31 - 1
@@ -136,7 +139,17 @@ def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept) -> list[
 
 def _streamed(driver: Stream, call: RowCall, size: int, kept: Kept, sources: Any, sinks: Any) -> Streamed:
     key = call.key, size
-    trace, _ = kept.once(("trace", call.key), lambda: traced_call(call))
+
+    def build() -> Trace:
+        trace, captured = traced_call(call)
+        if captured:
+            raise TransformOrderError(
+                f"{call.label} closes over {', '.join(map(shape_of, captured))}, which is differentiated or traced. "
+                "Expected it among the arguments. Fix: pass it, with None in in_axes=."
+            )
+        return trace
+
+    trace = kept.once(("trace", call.key), build)
     return Streamed(trace, sources, size, driver.depth, call.label, kept, key, sinks)
 
 

@@ -27,20 +27,24 @@ from erythroxy_tx.program.residuals import cut
 from erythroxy_tx.program.trace import Trace
 
 Leaves = list[Any]
+_KEPT = 64  # traces, plans and halves of derivatives: those of some twenty lengths
 Sinks = Callable[[Value, int], Sink]  # for a result with rows, and which of the results it is
 
 
-@dataclasses.dataclass
 class Kept:
-    """What is kept for one function: what was traced for some types of arguments, and compiled for any."""
+    """What is kept for one function: what was traced for the last few types of arguments, and compiled for any."""
 
-    compiled: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
-    traced: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
+    def __init__(self) -> None:
+        self.compiled: dict[Hashable, Any] = {}
+        self._traced: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        if key not in self.traced:
-            self.traced[key] = build()
-        return self.traced[key]
+        """What was built under a key."""
+        found = self._traced.pop(key) if key in self._traced else build()
+        self._traced[key] = found  # the last used is last
+        while len(self._traced) > _KEPT:
+            self._traced.pop(next(iter(self._traced)), None)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

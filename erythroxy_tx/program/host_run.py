@@ -6,7 +6,6 @@ what was compiled before.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from collections.abc import Hashable
@@ -71,6 +70,8 @@ class HostRun:
         self._inputs = {v for v in plan.program.ins if v.rows}
         self._numbers = _numbers(plan)
         self._programs: dict[Hashable, _Compiled] = {}
+        self._parts: dict[tuple[Pass, Range], tuple[Part, ...]] = {}
+        self._chunk_runs = [ChunkRun(plan, one, {}, _MANY) for one in plan.passes]
         self._carried: dict[Any, Any] = {}  # the types of carries that are taken up again
         self._names: dict[int, list[Value]] = {}  # what is there after each turn
         self._check()
@@ -116,9 +117,14 @@ class HostRun:
             starts = tuple(_begin(want, first, there) for _, want in parts)
             yield Chunk(index, first, rows, parts, starts)
 
-    @functools.cache  # noqa: B019  # lives as long as the plan
     def parts(self, one: Pass, rows: Range) -> tuple[Part, ...]:
         """The parts of inputs that a chunk of a pass reads."""
+        key = one, rows
+        if key not in self._parts:
+            self._parts[key] = self._found_parts(one, rows)
+        return self._parts[key]
+
+    def _found_parts(self, one: Pass, rows: Range) -> tuple[Part, ...]:
         found: dict[Part, None] = {}
         for item in ChunkRun(self.plan, one, {}).order[rows]:
             wants = item.wants() if isinstance(item, Step) else item.how.wants(rows)
@@ -133,16 +139,12 @@ class HostRun:
 
     def saved(self, index: int, kept: Any) -> list[tuple[Carry, Any]]:
         """The carries of a pass that a later one takes up again, as they are now."""
-        run = self._chunk_run(index)
+        run = self._chunk_runs[index]
         return list(zip(run.saved, run.saved_of(kept), strict=True))
 
     def taken_up(self, index: int, chunk: Chunk) -> list[Any]:
         """The carries of an earlier pass that a chunk takes up again."""
-        return self._chunk_run(index).taken_up(chunk.rows)
-
-    @functools.cache  # noqa: B019  # lives as long as the plan
-    def _chunk_run(self, index: int) -> ChunkRun:
-        return ChunkRun(self.plan, self.passes[index], {}, _MANY)
+        return self._chunk_runs[index].taken_up(chunk.rows)
 
     def small_parts(self, index: int) -> tuple[Part, ...]:
         """The parts of inputs that are read between two passes."""
@@ -218,7 +220,7 @@ class HostRun:
                 grid = self.passes[index].grid
                 rows = grid.chunk if grid.looped else grid.last
                 blocks = [_struct(v, want) for v, want in self.parts(self.passes[index], rows)]
-                begun = [self._carried[eqn] for eqn in self._chunk_run(index).taken_up(rows)]
+                begun = [self._carried[eqn] for eqn in self._chunk_runs[index].taken_up(rows)]
                 step = self._step(index, rows, tuple(names))
                 if rows.extent:
                     found.append(step.bytes(values, kept, self._values(), blocks, begun, np.int32(0), np.int32(0)))
@@ -237,7 +239,6 @@ class HostRun:
     def _values(self) -> Leaves:
         return [v.known for v in self._numbers]
 
-    @functools.cache  # noqa: B019
     def _needed(self, index: int) -> tuple[Value, ...]:
         """Values without rows that something after turn `index` reads."""
         found: dict[Value, None] = {}

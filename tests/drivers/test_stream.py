@@ -1,7 +1,9 @@
 """`tx.stream`: the same as one-shot from arrays, files and other sources, whatever the length, or a clear error."""
 
 import functools
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +317,29 @@ def test_an_interrupt_leaves_no_thread_and_no_file(tmp_path: Path, monkeypatch: 
 def test_it_is_called_from_python(streamed: Any) -> None:
     with pytest.raises(tx.TransformOrderError, match=r"inside of jax\.jit"):
         jax.jit(streamed)(*data(100))
+
+
+def test_what_is_closed_over_is_not_differentiated_past() -> None:
+    x, _ = data(200)
+
+    def loss(w: Any) -> Any:
+        return tx.chunked(tx.stream(), size=64)(lambda x: (x @ w).sum())(x)
+
+    with pytest.raises(tx.TransformOrderError, match=r"closes over f32\[8,16\].*Fix: pass it"):
+        jax.grad(loss)(W)
+
+
+def test_what_is_kept_goes_with_the_function() -> None:
+    def f(x: Any) -> Any:
+        return x - x.mean(0)
+
+    streamed = tx.chunked(tx.stream(), size=64)(f)
+    for n in range(65, 90):
+        streamed(data(n)[0])
+    gone = weakref.ref(f)
+    del f, streamed
+    gc.collect()
+    assert gone() is None
 
 
 def test_what_needs_all_rows_at_once_is_refused() -> None:
