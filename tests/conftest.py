@@ -62,6 +62,15 @@ def few_programs() -> Iterator[None]:
 
 
 @pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """For `jax.checking_leaks`, which collects garbage after each trace: what is there before is passed over."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name alone."""
     digest = hashlib.sha256(request.node.nodeid.encode()).digest()

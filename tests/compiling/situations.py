@@ -113,6 +113,12 @@ def a_static_value_and_a_shape():  # ✱
     return lambda: f(a, n=2), lambda: f(b, n=3)
 
 
+@again("shape", told="x: f32[4] → f32[5], axis 0")
+def a_shape_told_from_the_closest_call():
+    f, a, b, c = jitted(), on_device(3, "int32"), on_device(4), on_device(5)
+    return lambda: (f(a), f(b)), lambda: f(c)
+
+
 @again(told="Nothing that can be seen differs")
 def each_of_two_shapes_but_not_together():
     f, a, b = jax.jit(lambda x, y: x.sum() + y.sum()), array(), array(4)

@@ -1,5 +1,7 @@
 """Products about means: one way over the rows, as accurate as two, at any scale."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,13 +62,19 @@ def highest(fn, *args):
         return [np.asarray(leaf) for leaf in jax.tree.leaves(fn(*(jnp.asarray(np.float64(x)) for x in args)))]
 
 
+@functools.cache
+def highest_of_form(name: str):
+    return highest(FORMS[name], X, Y)
+
+
 @pytest.mark.sampled(0.4)
-@pytest.mark.parametrize("fn", FORMS.values(), ids=FORMS.keys())
+@pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("size", [1, 16, 60, 102])
-def test_one_way_over_the_rows(fn, size: int) -> None:
+def test_one_way_over_the_rows(name: str, size: int) -> None:
+    fn = FORMS[name]
     stream = tx.chunked(lax.map, in_axes=(0, 0), size=size)(fn)
     assert "1 pass over the rows" in str(tx.explain(stream, X, Y))
-    for got, want in zip(jax.tree.leaves(stream(X, Y)), highest(fn, X, Y), strict=True):
+    for got, want in zip(jax.tree.leaves(stream(X, Y)), highest_of_form(name), strict=True):
         largest = np.abs(want).max(-1, keepdims=True)
         assert np.max(np.abs(got - want) / largest) < 2e-5
 

@@ -147,6 +147,7 @@ def test_a_loop_as_long_as_the_rows_has_no_derivative() -> None:
         jax.grad(tx.chunked(lax.map, size=5)(fn))(WIDE)
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_no_tracer_is_kept() -> None:
     with jax.checking_leaks():
         tx.chunked(lax.map, size=5)(jnp.tanh)(WIDE)

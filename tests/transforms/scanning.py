@@ -15,8 +15,11 @@ W = jax.random.normal(jax.random.key(0), (4, 4)) / 3
 H = jnp.linspace(-1, 1, 12).reshape(3, 4)
 
 
-def inputs(length: int = 16) -> jax.Array:
-    return jax.random.normal(jax.random.key(1), (length, 3, 4))
+@functools.cache
+def inputs(length: int = 16) -> np.ndarray:
+    """Numbers, also inside a trace: a program that drew them would take longer to compile than what is tested."""
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.normal(jax.random.key(1), (length, 3, 4)))
 
 
 def cell(w: Any) -> Callable:

@@ -48,28 +48,56 @@ def test_forward_mode_and_batches(name: str) -> None:
     np.testing.assert_allclose(expected, found, rtol=2e-4, atol=1e-5)
 
 
+def of_a_batch(h: Any, x: Any) -> Any:
+    return lax.scan(lambda h, x: (jnp.tanh(h * x.sum() + x.sum()), {"h": h, "x": x * 2, "three": 3.0}), h, x)
+
+
+AXES = ((0, 1), (None, 1), (0, None))
+
+
+def batch(axes: tuple, length: int) -> list[jax.Array]:
+    """As many steps as elements, where that is 16: axes that are mixed up would not be seen by their shapes."""
+    h, x = jnp.linspace(-1, 1, 16), jax.random.normal(jax.random.key(5), (length, 16, 1))
+    return [h if axes[0] == 0 else h[0], x if axes[1] == 1 else x[:, 0]]
+
+
+def values_and_slopes(fn: Any, axes: tuple, length: int) -> tuple[Any, Any]:
+    """Of a function of a batch: its values, also where it is linearised; its gradient. All in one program."""
+    batched = jax.vmap(fn, axes)
+    weights = jax.random.normal(jax.random.key(6), (16, length))
+
+    def loss(*args: Any) -> Any:
+        final, steps = batched(*args)
+        return (steps["h"].reshape(16, length) * weights).sum() + final.sum()
+
+    @jax.jit
+    def run(*args: Any) -> tuple[Any, Any]:
+        return (batched(*args), jax.linearize(batched, *args)[0]), jax.grad(loss, (0, 1))(*args)
+
+    return run(*batch(axes, length))
+
+
+@functools.cache
+def plain_values_and_slopes(axes: tuple, length: int) -> tuple[Any, Any]:
+    return values_and_slopes(of_a_batch, axes, length)
+
+
 @pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("length", [16, 17, 1])
 @pytest.mark.parametrize("around", [tx.checkpointed_scan, tx.bf16_carry_scan, tx.hoist_invariants])
 def test_a_batch_keeps_its_axis(around: Callable, length: int) -> None:
-    def f(h: Any, x: Any) -> Any:  # as many steps as elements: axes that are mixed up would not be seen by their shapes
-        return lax.scan(lambda h, x: (jnp.tanh(h * x.sum() + x.sum()), {"h": h, "x": x * 2, "three": 3.0}), h, x)
-
-    h, x = jnp.linspace(-1, 1, 16), jax.random.normal(jax.random.key(5), (length, 16, 1))
-    weights = jax.random.normal(jax.random.key(6), (16, length))
-    g = around(f)
-    loss = lambda fn, *a: (fn(*a)[1]["h"].reshape(16, length) * weights).sum() + fn(*a)[0].sum()  # noqa: E731
-    for axes in ((0, 1), (None, 1), (0, None)):
-        args = [h if axes[0] == 0 else h[0], x if axes[1] == 1 else x[:, 0]]
-        found, expected = (jax.vmap(fn, axes) for fn in (g, f))
-        results = [(fn(*args), jax.jit(fn)(*args), jax.linearize(fn, *args)[0]) for fn in (found, expected)]
-        for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+    g = around(of_a_batch)
+    for axes in AXES:
+        expected, expected_slopes = plain_values_and_slopes(axes, length)
+        found, slopes = values_and_slopes(g, axes, length)
+        alone = jax.vmap(g, axes)(*batch(axes, length))
+        for a, b in zip(*map(jax.tree.leaves, ((alone, *found), (expected[0], *expected))), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-        slopes = (jax.jit(jax.grad(functools.partial(loss, fn), (0, 1)))(*args) for fn in (found, expected))
-        for a, b in zip(*slopes, strict=True):
+        for a, b in zip(slopes, expected_slopes, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2 if around is tx.bf16_carry_scan else 1e-5)
 
 
+@pytest.mark.usefixtures("frozen_heap")
 def test_nothing_of_a_trace_is_held() -> None:
     f = lambda h, xs: lax.scan(lambda h, x: (jnp.tanh(h + x), h), h, xs)[0].sum()  # noqa: E731
     with jax.checking_leaks():

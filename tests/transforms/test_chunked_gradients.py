@@ -202,6 +202,7 @@ def test_values_from_outside_are_differentiated(how: str, out: str, data: tuple)
     assert_same_under(lambda wrap: SHIFTED[how](by(wrap)), lambda fn: fn, wrap, w, shifts)
 
 
+@pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize("out", ["rows", "max"])
 def test_no_tracer_is_kept(out: str, data: tuple) -> None:
     """Derivative rules outlive the trace that made them: they must hold none of its values."""
