@@ -86,7 +86,7 @@ def test_it_reports(
     printed = capsys.readouterr().out
     for text in ("as people write it", "Both loops arrive at the same model", "with 1 reads of the device", "fetch"):
         assert text in printed
-    for text in ("host peak", "device peak: not reported by cpu", "stalls are the share of the time", "MiB"):
+    for text in ("host peak", "device peak: not reported by cpu", "stalls are the share of the time", "iB"):
         assert text in printed
     assert waits == [("512MiB", "10min")] * 2
     with pytest.raises(tx.RunSpecError, match="epochs"):

@@ -81,14 +81,14 @@ def test_fixture(x, times, compiles):
 f_drawn, f_grown = jitted(), jitted()
 
 @pytest.mark.no_recompile(warmup=1)
-@hypothesis.settings(max_examples=5, database=None, derandomize=True)
+@hypothesis.settings(max_examples=5, database=None, deadline=None, derandomize=True)
 @hypothesis.given(st.integers(0, 9))
 def test_drawn(n):
     again("drawn")
     f_drawn(ones(3))
 
 @pytest.mark.no_recompile(warmup=1)
-@hypothesis.settings(max_examples=5, database=None, derandomize=True)
+@hypothesis.settings(max_examples=5, database=None, deadline=None, derandomize=True)
 @hypothesis.given(st.integers(0, 9))
 def test_grown(n):
     f_grown(ones(3 + again("grown")))
@@ -208,7 +208,7 @@ def test_of_two_runs_each_reads_one():
     f(ones(7))
 
 @pytest.mark.no_host_sync
-@hypothesis.settings(max_examples=3, database=None, derandomize=True)
+@hypothesis.settings(max_examples=3, database=None, deadline=None, derandomize=True)
 @hypothesis.given(st.integers(0, 9))
 def test_examples(n):
     float(v[next(r)])
