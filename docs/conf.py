@@ -39,7 +39,9 @@ EXAMPLE_OR_CODE = re.compile(r"^ *>>>[\s\S]*?(?=\n *\n|\Z)|(?<![`:])`([^`]+)`(?!
 # Sphinx's own default does not compare the messages of exceptions.
 doctest_default_flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.DONT_ACCEPT_TRUE_FOR_1
 doctest_test_doctest_blocks = ""  # those of docstrings: pytest runs them
-doctest_global_setup = "__name__ = '__main__'"  # a function of a page is like one of a script
+# A function of a page is like one of a script. One process runs all pages, and `host_flat` looks at so many objects and
+# no more: those that the pages before have left are set aside.
+doctest_global_setup = "__name__ = '__main__'; import gc; gc.collect(); gc.freeze(); del gc"
 
 
 def rewrite_docstring(app: Sphinx, what, name, obj, options, lines: list[str]) -> None:
