@@ -150,7 +150,10 @@ def test_another_period_is_refused(seconds: str, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal of POSIX")
 def test_ctrl_c_ends_a_real_watch_quietly() -> None:
-    command = [sys.executable, "-m", "erythroxy_tx", "pressure", "--watch", "0.1"]
+    # What was started in the background ignores Ctrl-C, and what it starts does too.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heeds}; import sys; from erythroxy_tx.cli import main; sys.exit(main(['pressure', '--watch', '0.1']))"
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert "room" in child.stdout.readline()
