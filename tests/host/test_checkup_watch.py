@@ -9,8 +9,8 @@ import jax
 import pytest
 from jax._src import xla_bridge
 
+from erythroxy_tx._compat_started import backend_started
 from erythroxy_tx.host.checkup.watch import Late
-from erythroxy_tx.host.checkup.watch import backend_started
 from erythroxy_tx.host.checkup.watch import is_setting
 from erythroxy_tx.host.checkup.watch import late_settings
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from erythroxy_tx.host.checkup.watch import backend_started
+from erythroxy_tx._compat_started import backend_started
 
 _REQUEST = "/jax/compilation_cache/compile_requests_use_cache"
 _HIT = "/jax/compilation_cache/cache_hits"

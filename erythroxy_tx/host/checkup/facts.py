@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from erythroxy_tx._compat_started import backend_started
 from erythroxy_tx.host.checkup import machine
 from erythroxy_tx.host.checkup.asked import Jax
 from erythroxy_tx.host.checkup.asked import ask
@@ -14,7 +15,6 @@ from erythroxy_tx.host.checkup.counts import CacheCounts
 from erythroxy_tx.host.checkup.counts import cache_counts
 from erythroxy_tx.host.checkup.machine import Machine
 from erythroxy_tx.host.checkup.watch import Late
-from erythroxy_tx.host.checkup.watch import backend_started
 from erythroxy_tx.host.checkup.watch import is_setting
 from erythroxy_tx.host.checkup.watch import late_settings
 from erythroxy_tx.host.checkup.watch import settings_before_watch

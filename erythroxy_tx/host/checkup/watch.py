@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+from erythroxy_tx._compat_started import backend_started
+
 PREFIXES = ("JAX_", "XLA_")
 NAMES = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
 NAMES |= {"GPU_DEVICE_ORDINAL", "TF_FORCE_UNIFIED_MEMORY", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH"}
@@ -66,15 +68,6 @@ def late_settings() -> tuple[Late, ...]:
 def settings_before_watch() -> dict[str, str] | None:
     """The settings when the watch began, where the backend already ran; None where it did not."""
     return _WATCH.unseen
-
-
-def backend_started() -> bool:
-    """Whether JAX has started a backend in this process; False too where this version of JAX does not tell.
-
-    Nothing is imported, since JAX may be half imported when a variable is set. And the lock of JAX's own question is
-    not taken: a plugin that sets a variable as it starts would wait for it in vain. 0.10.2, 0.12.0.
-    """
-    return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
 
 def _noting(change: Callable[..., None]) -> Callable[..., None]:
