@@ -115,7 +115,8 @@ def _was_cleared(armed: Scope, earlier: list[Seen], now: Seen | None, call: _com
         return is_first
     ignored = {"function", "transform"} if call.api else set()
     same = [seen for seen in earlier if {change.kind for change in changes(seen, now)} <= ignored]
-    known = bool(same) and all(seen.generation < now.generation for seen in same)
+    since = [seen.generation for seen in same if seen.generation >= armed.watcher.generation]
+    known = bool(since) and max(since) < now.generation
     return known or (is_first and (bool(call.api) or not earlier))
 
 

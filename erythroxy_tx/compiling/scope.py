@@ -42,16 +42,17 @@ class Watcher(ABC):
         """What was promised, in words."""
 
     generation = 0  # how often the caches had been cleared when its programs were compiled
+    forgiven = 0  # and when they were compiled again
     forgives: tuple[int, int] | None = None  # the call in which programs that were cleared may compile
 
     def forgive(self, scope: "Scope", generation: int) -> bool:
         """Whether a call is the first one since the caches were cleared."""
-        if self.generation >= generation:
+        if max(self.generation, self.forgiven) >= generation:
             return False
         self.forgives = self.forgives or (scope.call, scope.key)
         if self.forgives == (scope.call, scope.key):
             return True
-        self.generation, self.forgives = generation, None
+        self.forgiven, self.forgives = generation, None
         return False
 
     def after_warm(self) -> None:  # noqa: B027  # most do not mind
