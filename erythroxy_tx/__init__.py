@@ -5,6 +5,7 @@ proved to compute the same thing, or is refused with the line and the fix.
 |---|---|
 | run a one-shot function as a stream | `chunked` |
 | run it on rows that no memory holds | `chunked` with `stream` |
+| run it on the devices of a mesh | `chunked` with `over` |
 | compile once for inputs of any length | `pad_static`, `Padded` |
 | keep inputs and results on the device | `vram_resident` |
 | stop at a silent compile, and see them all | `no_recompile`, `compiles` |
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from erythroxy_tx.core.stack import contract as contract
     from erythroxy_tx.core.stack import stack as stack
     from erythroxy_tx.core.stack import unwrap as unwrap
+    from erythroxy_tx.drivers.over import over as over
     from erythroxy_tx.drivers.stream import stream as stream
     from erythroxy_tx.errors import BudgetError as BudgetError
     from erythroxy_tx.errors import ContractError as ContractError
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "chunked": "transforms.chunked",
+    "over": "drivers.over",
     "stream": "drivers.stream",
     "pad_static": "transforms.pad_static",
     "Padded": "core.padded",

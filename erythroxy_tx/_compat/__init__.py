@@ -39,6 +39,8 @@ from erythroxy_tx._compat.dimensions import deciding as deciding
 from erythroxy_tx._compat.dimensions import dim_at as dim_at
 from erythroxy_tx._compat.dimensions import is_symbolic as is_symbolic
 from erythroxy_tx._compat.dimensions import names_in as names_in
+from erythroxy_tx._compat.mesh import store_of_processes as store_of_processes
+from erythroxy_tx._compat.mesh import varied as varied
 from erythroxy_tx._compat.reads import READERS as READERS
 from erythroxy_tx._compat.reads import check_stand_in as check_stand_in
 from erythroxy_tx._compat.reads import give_reads_back as give_reads_back
@@ -190,7 +192,7 @@ def rematerialised(eqn: Any, run: Callable[..., list[Any]], args: list[Any]) -> 
 
 def bind(primitive: Any, args: list[Any], params: dict[str, Any]) -> list[Any]:
     """One equation on other values: 0.10.2, 0.12.0."""
-    found = primitive.bind(*args, **primitive.get_bind_params(params))
+    found = primitive.bind(*varied(args), **primitive.get_bind_params(params))
     return list(found) if primitive.multiple_results else [found]
 
 

@@ -106,6 +106,10 @@ class Padded(eqx.Module):
         lengths = [int(n) for n in jax.device_get(self.lengths)]
         return trimmed(self.data, dict(zip(self.axes, lengths, strict=True)))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """What is there, for `np.asarray`."""
+        return np.asarray(self.trim(), dtype)
+
 
 def trimmed(data: Any, sizes: dict[int, int]) -> Any:
     """The first entries of an array along some axes. One that is known goes by way of the host."""
@@ -117,11 +121,13 @@ def trimmed(data: Any, sizes: dict[int, int]) -> Any:
     if jnp.issubdtype(data.dtype, jax.dtypes.extended):
         keys = jax.random.key_data(data)
         return jax.random.wrap_key_data(trimmed(keys, sizes), impl=jax.random.key_impl(data))
-    (device, *more) = data.devices()
-    if more:
-        return data[cut]
+    if not data.is_fully_addressable:
+        raise ValueError(
+            f"tx.Padded.trim got data: {shape_of(data)}, of which other processes have a part. Expected all of it "
+            "here. Fix: .mask, or what is in data.addressable_shards."
+        )
     with jax.transfer_guard("allow"):
-        found = jax.device_put(np.asarray(data)[cut], device)
+        found = jax.device_put(np.asarray(data)[cut], min(data.devices(), key=lambda device: device.id))
     return _compat.weakly_typed(found) if data.weak_type else found
 
 

@@ -47,6 +47,7 @@ class Loop:
     ):
         self.host, self.depth, self.label = host, depth, label
         self._sources, self._there, self._sinks = sources, there, sinks
+        self._again: dict[Value, Sink] = {}  # rows that a later pass reads
         self._starts: dict[Any, dict[int, Any]] = {}  # where each chunk began of a carry that is taken up again
         self._for_rows = self._for_device = 0.0  # seconds that were waited
 
@@ -57,15 +58,30 @@ class Loop:
         """
         with contextlib.ExitStack() as stack:
             opened = {value: stack.enter_context(source.open()) for value, source in self._sources.items()}
-            say = stack.enter_context(progress(self.label))
-            kept: Any = ()
-            for index in range(len(self.host.passes) + 1):
-                parts = self._read_now(opened, self.host.small_parts(index))
-                self._there, kept = self.host.turn(index, self._there, kept, parts)
-                if index < len(self.host.passes):
-                    kept = self._pass(index, opened, kept, say)
-                    for each in opened.values():
-                        each.check()
+            return self._passes(opened, stack.enter_context(progress(self.label)))
+
+    def _passes(self, opened: dict[Value, Opened], say: Any) -> dict[Value, Any]:
+        def inside(host: HostRun, rows: dict[Value, Value], there: dict[Value, Any]) -> dict[Value, Any]:
+            own = {value: opened[outer] for value, outer in rows.items()}
+            return Loop(host, {}, there, {}, self.depth, self.label)._passes(own, say)
+
+        kept, opened = (), dict(opened)
+        for index in range(len(self.host.passes) + 1):
+            parts = self._read_now(opened, self.host.small_parts(index))
+            self._there, kept = self.host.turn(index, self._there, kept, parts)
+            if index < len(self.host.passes):
+                if loop := self.host.passes[index].loop:
+                    self._there |= self.host.loops[loop].run(self._there, inside)
+                    continue
+                again = [task.value for task in self.host.stores(index) if task.value in self.host.read_again]
+                self._again = {value: Sink(value.at, value.dtype) for value in again}
+                kept = self._pass(index, opened, kept, say)
+                for each in opened.values():
+                    each.check()
+                for value, sink in self._again.items():
+                    opened[value] = Source(sink.finish(), value.rows[0], f"{value}, computed", narrow=False).open()
+            for value in [v for v, last in self.host.read_again.items() if last <= index]:
+                opened.pop(value, None)
         return self._there
 
     def _pass(self, index: int, opened: dict[Value, Opened], kept: Any, say: Any) -> Any:
@@ -81,7 +97,7 @@ class Loop:
                 flying.append((filled, stored, token))
                 while len(flying) >= self.depth:
                     self._land(index, reader, *flying.popleft())
-                say(self._told(index, done + 1, len(chunks)))
+                say(self._told(index, done + 1, reader.waited))
             while flying:
                 self._land(index, reader, *flying.popleft())
             self._for_rows += reader.waited
@@ -92,9 +108,13 @@ class Loop:
         begin = time.perf_counter()
         token.block_until_ready()
         self._for_device += time.perf_counter() - begin
-        reader.release(filled)
+        chunk = filled.chunk
         for task, rows in zip(self.host.stores(index), stored, strict=True):
-            self._sinks[task.value].write(filled.chunk.first, np.asarray(rows), task.axis)
+            own = np.asarray(rows)[(slice(None),) * task.axis + (slice(chunk.again, None),)]
+            for sinks in (self._sinks, self._again):
+                if task.value in sinks:
+                    sinks[task.value].write(chunk.first + chunk.again, own, task.axis)
+        reader.release(filled)  # not before: what is stored may be what was read
 
     def _begun(self, index: int, chunk: Chunk, kept: Any) -> Leaves:
         """Note where carries begin that are taken up later; those of earlier passes that begin here."""
@@ -112,12 +132,11 @@ class Loop:
             found[value, want] = jax.device_put(buffer)
         return found
 
-    def _told(self, index: int, done: int, chunks: int) -> str:
-        waits = "for rows" if self._for_rows > self._for_device else "for the device"
-        return (
-            f"{self.label}: pass {index + 1} of {len(self.host.passes)}, chunk {done} of {chunks}; "
-            f"waited {max(self._for_rows, self._for_device):.1f} s, most of it {waits}"
-        )
+    def _told(self, index: int, done: int, waited: float) -> str:
+        grid = self.host.passes[index].grid
+        rows = f"{min(done * grid.step, grid.size) / grid.size:.0%} of {grid.size:,} rows"
+        most = "rows" if self._for_rows + waited > self._for_device else "the device"
+        return f"{self.label}: pass {index + 1} of {len(self.host.passes)}, {rows}; waits for {most}"
 
 
 def copied(source: Source, sink: Sink, size: int) -> None:

@@ -1,5 +1,6 @@
 """Rows that one chunk holds: they are read, and the function runs on all of them."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -14,6 +15,7 @@ from erythroxy_tx.drivers.source import Source
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import run_whole
+from erythroxy_tx.program.rows import live
 
 
 class OneChunk:
@@ -21,7 +23,8 @@ class OneChunk:
 
     def __init__(self, program: Program):
         self.program = program
-        self._jitted = jax.jit(functools.partial(run_whole, program))
+        alive = dataclasses.replace(program, equations=live(program))  # of a half, others wait for a cotangent
+        self._jitted = jax.jit(functools.partial(run_whole, alive))
 
     def run(self, rows: dict[Value, Source], there: dict[Value, Any], sinks: dict[Value, Sink]) -> dict[Value, Any]:
         """The results without rows; the others are in the sinks."""

@@ -3,6 +3,8 @@
 """
 
 import contextlib
+import math
+import mmap
 import queue
 import threading
 import time
@@ -19,7 +21,6 @@ from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.host_run import Chunk
 from erythroxy_tx.runtime.threads import numpy_only
 
-_PAGE = 4096  # bytes; a buffer that begins on one is not copied on its way to a CPU device
 Buffers = list[np.ndarray]
 
 
@@ -94,8 +95,9 @@ class Reader:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array that begins on a page."""
-    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(count + _PAGE, np.uint8)
-    begin = -raw.ctypes.data % _PAGE
-    return raw[begin : begin + count].view(dtype).reshape(shape)
+    """An array that begins on a page, so that it is not copied on its way to a CPU device; and with pages of its own, which
+    go back to the system with it.
+    """
+    count = math.prod(shape) * np.dtype(dtype).itemsize
+    pages = mmap.mmap(-1, max(1, count), access=mmap.ACCESS_COPY)  # no other process shares them
+    return np.frombuffer(pages, np.uint8, count).view(dtype).reshape(shape)

@@ -2,7 +2,11 @@
 read (`reader.py`).
 """
 
+import contextlib
+import mmap
 import os
+import zlib
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 from typing import Protocol
@@ -13,6 +17,8 @@ import numpy as np
 
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.errors import StaleArrayError
+
+_WORDS = 1021  # a prime: rows that change places are added up in other columns, whatever their bytes
 
 
 class Rows(Protocol):
@@ -30,7 +36,7 @@ def is_source(value: Any) -> bool:
 
 
 class Source:
-    """Rows of one argument along `axis`.
+    """Rows of one argument along `axis`, for one call: what is read a second time is the same, or an error.
 
     **Arguments:**
 
@@ -54,6 +60,11 @@ class Source:
         shape = list(first.shape)
         shape[axis] = rows.shape[axis] if isinstance(rows, np.ndarray) else len(rows)
         self.shape = tuple(shape)
+        self._found: dict[Hashable, Hashable] = {}
+
+    def same(self, what: Hashable, found: Hashable) -> bool:
+        """Whether it is what was found there at first."""
+        return self._found.setdefault(what, found) == found
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
@@ -68,10 +79,11 @@ class Source:
 
 
 class Opened:
-    """A source that is being read, through numpy."""
+    """A source that is being read."""
 
     def __init__(self, source: Source, rows: Any):
         self.source, self._rows = source, rows
+        self._mapping = _mapping_of(rows)
 
     def __enter__(self) -> Self:
         return self
@@ -84,8 +96,13 @@ class Opened:
 
         **Raises:** `StaleArrayError` if there are other rows than there were.
         """
+        stop = start + into.shape[self.source.axis]
+        self._fill(start, stop, into)
+        if not self.source.same((start, stop), checksum(into)):
+            raise StaleArrayError(self._changed(f"other rows {start} to {stop} than before"))
+
+    def _fill(self, start: int, stop: int, into: np.ndarray) -> None:
         axis = self.source.axis
-        stop = start + into.shape[axis]
         if isinstance(self._rows, np.ndarray):
             found = self._rows[(slice(None),) * axis + (slice(start, stop),)]
         else:
@@ -100,6 +117,8 @@ class Opened:
                 f"tx.stream got numbers of {self.source} in rows {start} to {stop} that {into.dtype} does not hold. "
                 "Expected 32 bits, as narrow=True says. Fix: JAX_ENABLE_X64=1, or smaller numbers."
             )
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)  # pages that were read would count as memory
 
     def check(self) -> None:
         """Look whether the source is what it was."""
@@ -113,25 +132,25 @@ class _File(Opened):
 
     def __enter__(self) -> Self:
         rows: np.memmap = self._rows
-        root: Any = rows
-        while isinstance(root.base, np.ndarray):
-            root = root.base
+        root = _root(rows)
         self._row_bytes = rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
         self._begin = root.offset + rows.ctypes.data - root.ctypes.data  # numpy's own is that of what was sliced
-        self._file = os.open(str(root.filename), os.O_RDONLY)
-        self._was = self._state()
-        for row in {0, len(rows) - 1} if len(rows) else ():
-            there = np.empty(rows.shape[1:], rows.dtype)
-            self.read(row, there[None])
-            if there.tobytes() != rows[row].tobytes():
-                os.close(self._file)
-                raise StaleArrayError(self._changed(f"another file of the name {root.filename}"))
+        with contextlib.ExitStack() as stack:
+            self._file = os.open(str(root.filename), os.O_RDONLY)
+            stack.callback(os.close, self._file)
+            for row in {0, len(rows) - 1} if len(rows) else ():
+                there = np.empty(rows.shape[1:], rows.dtype)
+                self._fill(row, row + 1, there[None])
+                if there.tobytes() != rows[row].tobytes():
+                    raise StaleArrayError(self._changed(f"another file of the name {root.filename}"))
+            self.check()
+            stack.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         os.close(self._file)
 
-    def read(self, start: int, into: np.ndarray) -> None:
+    def _fill(self, start: int, stop: int, into: np.ndarray) -> None:  # noqa: ARG002
         left = into.reshape(-1).view(np.uint8).data
         at = self._begin + start * self._row_bytes
         while left.nbytes:
@@ -141,20 +160,39 @@ class _File(Opened):
             left, at = left[count:], at + count
 
     def check(self) -> None:
-        if self._state() != self._was:
-            raise StaleArrayError(self._changed("another size or time of change"))
-
-    def _state(self) -> tuple[int, int]:
         found = os.fstat(self._file)
-        return found.st_size, found.st_mtime_ns
+        if not self.source.same("file", (found.st_size, found.st_mtime_ns)):
+            raise StaleArrayError(self._changed("another size or time of change"))
 
 
 def _is_plain_file(rows: Any, axis: int) -> bool:
     if not isinstance(rows, np.memmap) or axis != 0 or not hasattr(os, "preadv"):
         return False
-    root: Any = rows
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    shared = isinstance(root, np.memmap) and root.mode != "c" and root.filename is not None
-    there = shared and Path(root.filename).is_file()
+    root = _root(rows)
+    there = _is_shared(root) and root.filename is not None and Path(root.filename).is_file()
     return bool(there and rows.flags.c_contiguous and rows.dtype.isnative)
+
+
+def _mapping_of(rows: Any) -> mmap.mmap | None:
+    """The mapping whose pages may be dropped: they are there again when they are read."""
+    root = _root(rows)
+    return root.base if _is_shared(root) and hasattr(mmap, "MADV_DONTNEED") else None
+
+
+def _is_shared(root: Any) -> bool:
+    return isinstance(root, np.memmap) and root.mode != "c"
+
+
+def _root(rows: Any) -> Any:
+    """The array that has the memory of another."""
+    while isinstance(getattr(rows, "base", None), np.ndarray):
+        rows = rows.base
+    return rows
+
+
+def checksum(rows: np.ndarray) -> int:
+    """A number that tells rows from others, at the speed of memory: the CRC of sums that do not overflow."""
+    given = rows.reshape(-1).view(np.uint8)
+    whole = given.size - given.size % (4 * _WORDS)
+    sums = np.add.reduce(given[:whole].view(np.uint32).reshape(-1, _WORDS), axis=0, dtype=np.uint64)
+    return zlib.crc32(given[whole:], zlib.crc32(sums))

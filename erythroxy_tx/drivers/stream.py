@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.drivers.driver import Driver
+from erythroxy_tx.drivers.driver import Inputs
 from erythroxy_tx.drivers.sink import FileSink
 from erythroxy_tx.drivers.sink import Sink
 from erythroxy_tx.drivers.source import Source
@@ -28,6 +31,7 @@ from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import traced_call
 from erythroxy_tx.program.call import like
+from erythroxy_tx.program.chunks import powers
 from erythroxy_tx.program.derivative import differentiable
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.host_run import HostRun
@@ -39,12 +43,29 @@ _MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
+class Stream(Driver):
     """A driver of `chunked`, made by `stream`."""
 
     depth: int
     out: Prefix | None
     narrow: bool
+
+    def opened(
+        self, label: str, names: Any, args: tuple, kwargs: dict[str, Any], in_axes: Prefix
+    ) -> tuple[Any, Inputs]:
+        return with_sources(self, label, names, args, kwargs, in_axes)
+
+    def run(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> Any:
+        return run_streamed(self, call, size, inputs, kept)
+
+    def bytes(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> ProgramBytes:  # noqa: ARG002
+        return streamed_bytes(self, call, size, kept)
+
+    def told(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> list[str]:  # noqa: ARG002
+        return told_streamed(self, call, size, kept)
+
+    def sizes(self, rows: int) -> Sequence[int]:
+        return powers(rows)
 
 
 def stream(depth: int = 2, *, out: Any = None, narrow: bool = False) -> Stream:
@@ -128,8 +149,9 @@ def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept) -> list[
     rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
     host = _streamed(driver, call, size, kept, rows, in_memory).host
     reads = sum(math.prod(x.shape) * x.dtype.itemsize for x in map(struct_of, call.rows))
-    times = len(host.passes) if isinstance(host, HostRun) else 1
+    times, loops = (sum(bool(p.tasks) for p in host.passes), len(host.loops)) if isinstance(host, HostRun) else (1, 0)
     read = f"rows are read {times} time{'s' * (times != 1)}, {format_bytes(times * reads)} in all"
+    read += ", and again in each turn of a loop" if loops else ""
     return [
         f"from the host: {read}, {driver.depth} chunks at a time",
         *host.told(),

@@ -22,7 +22,7 @@ from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import read
 from erythroxy_tx.program.host_run import HostRun
-from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.host_run import host_run
 from erythroxy_tx.program.residuals import cut
 from erythroxy_tx.program.trace import Trace
 
@@ -104,7 +104,7 @@ class Streamed:
     def _planned(self, program: Program) -> HostRun | OneChunk:
         if self._is_one:
             return OneChunk(program)
-        return HostRun(plan_of(program, self.size, equal=False), self.kept.compiled)
+        return host_run(program, self.size, self.kept.compiled)
 
     def _places(self, free: list[int]) -> list[int]:
         """Where leaves without rows are among all of them."""
@@ -126,6 +126,8 @@ class Streamed:
                 there[value] = jnp.asarray(leaf)
             else:
                 rows[value] = leaf if isinstance(leaf, Source) else _of_array(leaf, value)
+        if keys := next((v for v in program.outs if v.rows and v.keys), None):
+            raise TypeError(f"{self.label} gives {keys}, random keys. Expected numbers. Fix: jax.random.key_data.")
         targets = {v: sinks(v, i) for i, v in enumerate(program.outs) if v.rows and v.known is None}
         try:
             if isinstance(host, OneChunk):

@@ -103,6 +103,8 @@ def like(x: Any, leaf: Any) -> Any:
     """A value with the dtype and the weak type of another."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):  # a random key
         return x
+    if isinstance(x, jax.Array) and (x.dtype, x.weak_type) == (leaf.dtype, leaf.weak_type):
+        return x  # outside of a trace, a conversion is a program of its own
     return _compat.convert(x, leaf.dtype, weak_type=leaf.weak_type)
 
 

@@ -3,6 +3,7 @@ one graph (`stream.py`) or on the host (`host_run.py`).
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,25 +30,42 @@ Kept = dict[str, Leaves]
 class ChunkRun:
     """What a pass keeps between its chunks, and what a chunk does to it: `begin`, `step` for each chunk, `end`.
 
+    A chunk has always as many rows, of which some may not count: those that an overlapping last chunk has a second
+    time, or that are put beside the rows of a device to make as many of them. They change nothing that is kept,
+    whatever is in them. What `step` gives for them to be stored is anything: the caller drops it.
+
     **Arguments:**
 
     - `there`: what is there as a whole; `end` adds what the pass computed.
     - `steps`: how many chunks there may be, by default those of the plan.
+    - `ranges`: the rows of a chunk, for each length that chunks may have; by default those of the plan.
     """
 
-    def __init__(self, plan: Plan, one: Pass, there: dict[Any, Any], steps: int | None = None):
+    def __init__(
+        self,
+        plan: Plan,
+        one: Pass,
+        there: dict[Any, Any],
+        steps: int | None = None,
+        ranges: Sequence[Range] | None = None,
+    ):
         self.plan, self.one, self.there = plan, one, there
         self.steps = one.grid.count if steps is None else steps
         self.folds = [t for t in one.tasks if isinstance(t, Fold)]
         self.carries = [t for t in one.tasks if isinstance(t, Carry)]
         self.stores = [t for t in one.tasks if isinstance(t, Store)]
         self.order: dict[Range, list[Step | Carry]] = {}
-        for chunk in (one.grid.chunk, one.grid.last):
+        for chunk in (one.grid.chunk, one.grid.last) if ranges is None else ranges:
             if chunk.extent and one.grid.size:
                 found = plan.needs(one, chunk)
                 carried = dict.fromkeys([*self.carries, *(plan.carries[eqn] for eqn in found.carries)])
                 items: list[Step | Carry] = [*found.steps, *carried]
                 self.order[chunk] = sorted(items, key=lambda item: item.eqn.index)
+
+    @property
+    def can_mask(self) -> bool:
+        """Whether rows of a chunk may be told not to count."""
+        return all(task.how.shares for task in self.folds)
 
     @property
     def saved(self) -> list[Carry]:
@@ -69,36 +87,46 @@ class ChunkRun:
             "carries": [t.how.start(self._free(t)) for t in self.carries],
             "folds": [
                 task.how.start(self._free(task)) if task.how.start is not None else how.start(value)
-                for task, how, value in zip(self.folds, self._hows, self._shapes, strict=True)
+                for task, how, value in zip(self.folds, self.hows, self._shapes, strict=True)
             ],
         }
 
-    def step(self, kept: Kept, chunk: Range, first: Any, index: Any, begun: dict[Equation, Any]) -> tuple[Kept, Leaves]:
+    def step(
+        self, kept: Kept, chunk: Range, first: Any, index: Any, begun: dict[Equation, Any], own: Any = None
+    ) -> tuple[Kept, Leaves]:
         """What is kept after one more chunk, whose first row is `first`, and its rows of each value that is stored.
 
-        **Arguments:** `begun`: where the carries that are taken up again began in this chunk.
+        **Arguments:**
+
+        - `begun`: where the carries that are taken up again began in this chunk.
+        - `own`: which rows count, a traced bool for each row of the chunk, maybe none of them: for a device that has
+            `valid` rows, `jnp.arange(chunk.extent) < valid`. By default all, but those that an overlapping chunk has a
+            second time. Only where `can_mask`.
         """
-        blocks, carries = self._blocks(kept, chunk, first, begun)
-        grid = self.one.grid
-        own = jnp.arange(grid.step) >= index * grid.step - first if grid.overlaps and self.folds else None
+        some = own is not None
+        if self.one.grid.overlaps:
+            new = jnp.arange(chunk.extent) >= index * self.one.grid.step - first
+            own = new if own is None else own & new
+        blocks, carries = self._blocks(kept, chunk, first, begun, own)
         folds = []
-        for task, how, old in zip(self.folds, self._hows, kept["folds"], strict=True):
+        for task, how, old in zip(self.folds, self.hows, kept["folds"], strict=True):
             wants = zip(task.eqn.ins, task.how.wants(chunk), strict=True)
             ins = [None if want is None else blocks.part(v, want) for v, want in wants]
-            folds.append(how.step(old, task.how.value(ins, chunk, blocks.at, own)))
+            after = how.step(old, task.how.value(ins, chunk, blocks.at, own))
+            folds.append(_where(own.any(), after, old) if some else after)
         parts = [blocks.part(*task.targets(chunk)[0]) for task in self.stores]
         return {"carries": carries, "folds": folds}, parts
 
     def end(self, kept: Kept) -> None:
         """Hand over what the pass added up and carried."""
-        for fold, how, folded in zip(self.folds, self._hows, kept["folds"], strict=True):
+        for fold, how, folded in zip(self.folds, self.hows, kept["folds"], strict=True):
             self.there.update(zip(fold.eqn.outs, fold.how.finish(how.finish(folded)), strict=True))
         for task, carry in zip(self.carries, kept["carries"], strict=True):
             free = [v for v, axis in zip(task.eqn.outs, task.how.axes, strict=True) if axis is None]
             self.there.update(zip(free, task.how.final(carry), strict=True))
 
     @functools.cached_property
-    def _hows(self) -> list[Adding]:
+    def hows(self) -> list[Adding]:
         """How each fold adds up this many chunks."""
         return [
             in_many_steps(task.how.fold, value, self.steps)
@@ -110,7 +138,11 @@ class ChunkRun:
     @functools.cached_property
     def _shapes(self) -> Leaves:
         """The shapes of what a chunk gives to each fold."""
-        chunk, at = self.one.grid.chunk if self.one.grid.looped else self.one.grid.last, Blocks(self.there, 0).at
+        if not self.folds:
+            return []
+        if not self.folds:
+            return []
+        chunk, at = next(iter(self.order)), Blocks(self.there, 0).at
         parts = [
             [
                 None if want is None else jax.ShapeDtypeStruct(block_shape(v.at, want), v.dtype)
@@ -128,7 +160,9 @@ class ChunkRun:
     def _free(self, task: Fold | Carry) -> Leaves:
         return [None if v.rows else read(v, self.there) for v in task.eqn.ins]
 
-    def _blocks(self, kept: Kept, chunk: Range, first: Any, begun: dict[Equation, Any]) -> tuple[Blocks, Leaves]:
+    def _blocks(
+        self, kept: Kept, chunk: Range, first: Any, begun: dict[Equation, Any], own: Any
+    ) -> tuple[Blocks, Leaves]:
         """Everything that a chunk computes, and its carries after it."""
         blocks, carries = Blocks(self.there, first), dict(zip(self.carries, kept["carries"], strict=True))
         for item in self.order[chunk]:
@@ -139,10 +173,15 @@ class ChunkRun:
                 read(v, self.there) if want is None else blocks.part(v, want)
                 for v, want in zip(item.eqn.ins, item.how.wants(chunk), strict=True)
             ]
-            after, outs = item.how.step(carries[item] if item in carries else begun[item.eqn], ins, chunk.extent)
+            before = carries[item] if item in carries else begun[item.eqn]
+            after, outs = item.how.step(before, ins, chunk.extent, own)
             if item in carries:
                 carries[item] = after
             rows = [(v, axis) for v, axis in zip(item.eqn.outs, item.how.axes, strict=True) if axis is not None]
             for (value, axis), out in zip(rows, outs, strict=True):
                 blocks.parts[value, tuple(chunk if i == axis else None for i in range(len(value.at)))] = out
         return blocks, list(carries.values())
+
+
+def _where(here: Any, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(here, a, b), new, old)

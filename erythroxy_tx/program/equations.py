@@ -18,6 +18,8 @@ from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.own_row import batched_by_row
+from erythroxy_tx.program.strided import parts_of
+from erythroxy_tx.program.strided import strided
 from erythroxy_tx.program.symbol import Rows
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.program.symbol import shown
@@ -196,11 +198,17 @@ class _Builder:
             number = np.asarray(self.at(eqn.params["dim"]), kind.dtype)
             return [dataclasses.replace(self.known(number, kind), of_rows=True)]
         if name == "split":
-            return self._split(eqn, ins[0])
+            parts = zip(eqn.outvars, parts_of(eqn.params, ins[0]), strict=True)
+            return [self._made(lax.slice_p, params, ins, [var.aval])[0] for var, params in parts]
         if name == "gather" or name.startswith("scatter"):
             again = batched_by_row(name, eqn.params, ins)
             if again is not None:
                 return self._made(eqn.primitive, *again, [v.aval for v in eqn.outvars])
+            slices = strided(eqn.params, ins, self.at) if name == "gather" and not self.up_to else []
+            for primitive, params in slices:
+                ins = self._made(primitive, params, ins[:1], [v.aval for v in eqn.outvars])
+            if slices:
+                return ins
         if name == "transpose" and (turned := self._turned(eqn, ins[0])) is not None:
             return turned
         return self._folded(eqn, ins) or self._added(eqn, ins)
@@ -220,17 +228,6 @@ class _Builder:
             return None
         params = dot.symbolic | {"dimension_numbers": ((right, left), batch)}
         return self._made(dot.primitive, params, dot.ins[::-1], [eqn.outvars[0].aval])
-
-    def _split(self, eqn: Any, source: Value) -> list[Value]:
-        """Each part as a slice of its own."""
-        axis, first, found = eqn.params["axis"], 0, []
-        for var in eqn.outvars:
-            starts, limits = [0] * len(source.shape), list(source.shape)
-            starts[axis], limits[axis] = first, first + var.aval.shape[axis]
-            first = limits[axis]
-            params = {"start_indices": tuple(starts), "limit_indices": tuple(limits), "strides": None}
-            found += self._made(lax.slice_p, params, [source], [var.aval])
-        return found
 
     def _opened(self, closed: Any, ins: Sequence[Value]) -> list[Value]:
         consts = [self.known(c, v.aval) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)]

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from erythroxy_tx import _compat
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.program.blocks import Range
@@ -29,27 +28,35 @@ from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import read
 from erythroxy_tx.program.evaluate import run_small
 from erythroxy_tx.program.evaluate import run_whole
+from erythroxy_tx.program.host_limits import check
+from erythroxy_tx.program.host_limits import read_again
+from erythroxy_tx.program.host_program import Compiled
+from erythroxy_tx.program.inside import inside_of
+from erythroxy_tx.program.inside import with_loops_from_host
 from erythroxy_tx.program.passes import Carry
 from erythroxy_tx.program.passes import Pass
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
+from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.rows import Step
-from erythroxy_tx.program.rules.rule import mixing
-from erythroxy_tx.program.same_program import key_of
+from erythroxy_tx.program.turns import HostLoop
+from erythroxy_tx.program.turns import type_of
 from erythroxy_tx.program.words import told
 
 Leaves = list[Any]
 Part = tuple[Value, Want]
-_FIX = "tx.chunked(lax.map, …), which holds all rows"
 _MANY = 2**20  # chunks: sums are kept as for many, whatever their number
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """One chunk that is to run: its rows of each part of an input, and where they begin in it."""
+    """One chunk that is to run: its rows of each part of an input, and where they begin in it; the first `again` of its
+    rows are those of another chunk.
+    """
 
     index: int
     first: int
+    again: int
     rows: Range
     parts: tuple[Part, ...]
     starts: tuple[int, ...]
@@ -67,37 +74,20 @@ class HostRun:
 
     def __init__(self, plan: Plan, compiled: dict[Hashable, Any]):
         self.plan, self.passes, self._compiled = plan, plan.passes, compiled
-        self._inputs = {v for v in plan.program.ins if v.rows}
-        self._numbers = _numbers(plan)
-        self._programs: dict[Hashable, _Compiled] = {}
+        self.read_again = read_again(plan)
+        self._inputs = {*(v for v in plan.program.ins if v.rows), *self.read_again}
+        self._numbers = numbers_of(plan)
+        self._programs: dict[Hashable, Compiled] = {}
         self._parts: dict[tuple[Pass, Range], tuple[Part, ...]] = {}
         self._chunk_runs = [ChunkRun(plan, one, {}, _MANY) for one in plan.passes]
+        self.loops = {
+            one.loop: HostLoop(one.loop, [host_run(each.program, plan.size, compiled) for each in inside_of(one.loop)])
+            for one in plan.passes
+            if one.loop is not None
+        }
         self._carried: dict[Any, Any] = {}  # the types of carries that are taken up again
         self._names: dict[int, list[Value]] = {}  # what is there after each turn
-        self._check()
-
-    def _check(self) -> None:
-        for value in self.plan.stored:
-            assert value.maker is not None
-            raise mixing(value.maker, "of which every chunk needs all rows", _FIX)
-        for step in (step for steps in self.plan.before for step in steps):
-            if step.request is None and step.eqn in self.plan.kinds:
-                raise mixing(step.eqn, "which needs all rows at once", _FIX)
-        for one in self.passes:
-            for rows in (one.grid.chunk, one.grid.last):
-                parts = self.parts(one, rows) if rows.extent and one.grid.size else ()
-                if long := next((v for v, want in parts if any(p is not None and p.long for p in want)), None):
-                    raise mixing(one.tasks[0].eqn, f"for which every chunk needs all rows of {long}", _FIX)
-        there = {v for v in self.plan.program.ins if not v.rows}
-        for index in range(len(self.plan.before)):
-            for value, want in self.small_parts(index):
-                asked = next((piece.start.reads() for piece in want if piece is not None), None)
-                if asked is not None and asked not in there and asked.known is None:
-                    reader = next(s.eqn for s in self.plan.before[index] if value in s.eqn.ins)
-                    raise mixing(reader, "which reads rows at a place that was computed just before", _FIX)
-            there.update(v for step in self.plan.before[index] for v in step.eqn.outs)
-            if index < len(self.passes):
-                there.update(v for task in self.passes[index].tasks for v in task.eqn.outs)
+        check(self)
 
     @property
     def program(self) -> Program:
@@ -115,7 +105,7 @@ class HostRun:
         for index, first, rows in reversed(whole) if one.reverse else whole:
             parts = self.parts(one, rows)
             starts = tuple(_begin(want, first, there) for _, want in parts)
-            yield Chunk(index, first, rows, parts, starts)
+            yield Chunk(index, first, index * grid.step - first, rows, parts, starts)
 
     def parts(self, one: Pass, rows: Range) -> tuple[Part, ...]:
         """The parts of inputs that a chunk of a pass reads."""
@@ -131,7 +121,8 @@ class HostRun:
             found |= dict.fromkeys((v, w) for v, w in zip(item.eqn.ins, wants, strict=True) if w is not None)
         for task in one.tasks:
             found |= dict.fromkeys(task.targets(rows))
-        return tuple(part for part in found if part[0] in self._inputs)
+        written = {task.value for task in one.tasks if isinstance(task, Store)}
+        return tuple(part for part in found if part[0] in self._inputs and part[0] not in written)
 
     def stores(self, index: int) -> list[Store]:
         """The values with rows that a pass gives."""
@@ -175,7 +166,7 @@ class HostRun:
         found: tuple[Any, Leaves, Any] = run(list(there.values()), kept, self._values(), blocks, begun, *numbers)
         return found
 
-    def _turn(self, index: int, names: tuple[Any, ...], parts: tuple[Part, ...]) -> "_Compiled":
+    def _turn(self, index: int, names: tuple[Any, ...], parts: tuple[Part, ...]) -> Compiled:
         def run(values: Leaves, kept: Any, numbers: Leaves, blocks: Leaves) -> Any:
             env = self._env(names, values, numbers, dict(zip(parts, blocks, strict=True)))
             if index:
@@ -186,9 +177,9 @@ class HostRun:
             started = ChunkRun(self.plan, self.passes[index], env, _MANY).begin() if index < len(self.passes) else None
             return [jnp.asarray(env[v]) for v in self._names[index]], started
 
-        return self._once(("turn", index), lambda: _Compiled(f"pass{index}_turn", run, self._compiled))
+        return self._once(("turn", index), lambda: Compiled(f"pass{index}_turn", run, self._compiled))
 
-    def _step(self, index: int, rows: Range, names: tuple[Any, ...]) -> "_Compiled":
+    def _step(self, index: int, rows: Range, names: tuple[Any, ...]) -> Compiled:
         one = self.passes[index]
 
         def run(values: Leaves, kept: Any, numbers: Leaves, blocks: Leaves, begun: Leaves, first: Any, at: Any) -> Any:
@@ -197,10 +188,10 @@ class HostRun:
             kept, stored = chunks.step(kept, rows, first, at, dict(zip(chunks.taken_up(rows), begun, strict=True)))
             return kept, stored, at + 1
 
-        build = lambda: _Compiled(f"pass{index}_step", run, self._compiled, donates=True)  # noqa: E731
+        build = lambda: Compiled(f"pass{index}_step", run, self._compiled, donates=True)  # noqa: E731
         return self._once(("step", index, rows), build)
 
-    def _once(self, what: Hashable, build: Callable[[], "_Compiled"]) -> "_Compiled":
+    def _once(self, what: Hashable, build: Callable[[], Compiled]) -> Compiled:
         if what not in self._programs:
             self._programs[what] = build()
         return self._programs[what]
@@ -216,10 +207,14 @@ class HostRun:
             found.append(run.bytes(*given))
             values, kept = run.shape(*given)
             names = list(self._names[index])
-            if index < len(self.passes):
-                grid = self.passes[index].grid
+            one = self.passes[index] if index < len(self.passes) else None
+            if one is not None and one.loop is not None:
+                found += self.loops[one.loop].most_bytes()
+                names, values = [*names, *one.loop.outs], [*values, *map(type_of, one.loop.outs)]
+            elif one is not None and one.tasks:
+                grid = one.grid
                 rows = grid.chunk if grid.looped else grid.last
-                blocks = [_struct(v, want) for v, want in self.parts(self.passes[index], rows)]
+                blocks = [_struct(v, want) for v, want in self.parts(one, rows)]
                 begun = [self._carried[eqn] for eqn in self._chunk_runs[index].taken_up(rows)]
                 step = self._step(index, rows, tuple(names))
                 if rows.extent:
@@ -231,7 +226,8 @@ class HostRun:
         """The rows of a chunk, of the pass that reads most."""
         chunks = [(one, one.grid.chunk if one.grid.looped else one.grid.last) for one in self.passes]
         structs = [[_struct(v, want) for v, want in self.parts(one, rows)] for one, rows in chunks if rows.extent]
-        return max((sum(math.prod(s.shape) * s.dtype.itemsize for s in each) for each in structs), default=0)
+        own = [sum(math.prod(s.shape) * s.dtype.itemsize for s in each) for each in structs]
+        return max([*own, *(loop.chunk_bytes() for loop in self.loops.values())], default=0)
 
     def _env(self, names: tuple, values: Leaves, numbers: Leaves, parts: dict[Part, Any]) -> dict[Any, Any]:
         return dict(zip(names, values, strict=True)) | dict(zip(self._numbers, numbers, strict=True)) | parts
@@ -247,6 +243,7 @@ class HostRun:
                 if rows.extent and one.grid.size:
                     found |= dict.fromkeys(self.plan.needs(one, rows).reads)
             found |= dict.fromkeys(v for task in one.tasks if not isinstance(task, Store) for v in task.eqn.ins)
+            found |= dict.fromkeys(one.loop.ins if one.loop else ())
             found |= dict.fromkeys(v for eqn in self.plan.carries for v in eqn.ins)
         for steps in self.plan.before[index + 1 :]:
             found |= dict.fromkeys(v for step in steps for v in step.eqn.ins)
@@ -254,53 +251,19 @@ class HostRun:
         return tuple(v for v in found if not v.rows)
 
 
-class _Compiled:
-    """A function that runs as a compiled program: that of an equal one, if there was one before.
+def host_run(program: Program, size: int, compiled: dict[Hashable, Any]) -> HostRun:
+    """A program with rows, planned to be run from the host in chunks of `size` rows.
 
-    **Arguments:** `programs`: those that there are, by key. `donates`: whether its second argument may be written over.
+    **Raises:** `RowMixingError` if a chunk needs all rows of anything.
     """
-
-    def __init__(self, name: str, run: Callable[..., Any], programs: dict[Hashable, Any], *, donates: bool = False):
-        self._name, self._run, self._all, self._donates = name, run, programs, donates
-        self._jitted: Callable[..., Any] | None = None
-        self._shape: Any = None
-
-    def __call__(self, *args: Any) -> Any:
-        return self._program(args)(*args)
-
-    def shape(self, *args: Any) -> Any:
-        """The types of what it gives."""
-        self._program(args)
-        return self._shape
-
-    def bytes(self, *args: Any) -> ProgramBytes:
-        """What it takes, by XLA's account."""
-        program: Any = self._program(args)
-        return ProgramBytes.of(program.lower(*args).compile())
-
-    def _program(self, args: tuple) -> Callable[..., Any]:
-        if self._jitted is None:
-            closed, self._shape = jax.make_jaxpr(self._run, return_shape=True)(*jax.tree.map(struct_of, args))
-            structures = jax.tree.structure(args), jax.tree.structure(self._shape)
-            key = self._name, key_of(closed), structures, self._donates
-            if key not in self._all:
-                self._all[key] = closed, self._jit(closed, structures[1])  # what is told by identity lives with it
-            self._jitted = self._all[key][1]
-        return self._jitted
-
-    def _jit(self, closed: Any, structure: Any) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            return jax.tree.unflatten(structure, _compat.eval_closed(closed, closed.consts, jax.tree.leaves(args)))
-
-        run.__name__ = self._name
-        return jax.jit(run, donate_argnums=1 if self._donates else ())
+    return HostRun(plan_of(with_loops_from_host(program), size, equal=False), compiled)
 
 
 def _struct(value: Value, want: Want) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(block_shape(value.at, want), value.dtype)
 
 
-def _numbers(plan: Plan) -> dict[Value, None]:
+def numbers_of(plan: Plan) -> dict[Value, None]:
     """The known numbers of a program that follow from its number of rows."""
     values = [v for eqn in plan.program.equations for v in (*eqn.ins, *eqn.outs)] + plan.program.outs
     return dict.fromkeys(v for v in values if v.of_rows and v.known is not None)

@@ -3,6 +3,7 @@ program takes (`plan.py`), nor how one runs (`stream.py`).
 """
 
 import dataclasses
+import math
 
 from erythroxy_tx.program.blocks import Chunk
 from erythroxy_tx.program.blocks import Range
@@ -41,7 +42,7 @@ class Grid:
     def chunk(self) -> Range:
         """The rows of a chunk of full length."""
         if self.overlaps:
-            return Range(Start(0, 1, Chunk(self.size - self.step, 1)), self.step)
+            return Range(Start(0, 1, Chunk(self.size - self.step, math.gcd(self.size, self.step))), self.step)
         return Range(Start(0, 1, Chunk(max(self.looped - 1, 0) * self.step, self.step)), self.step)
 
     @property
@@ -99,11 +100,14 @@ Task = Fold | Carry | Store
 
 @dataclasses.dataclass(eq=False)
 class Pass:
-    """One way over the rows of a grid."""
+    """One way over the rows of a grid. In place of one stands a `loop` from the host, which has passes of its own; or
+    nothing, where a place has to be known before rows are read there.
+    """
 
     grid: Grid
     reverse: bool | None = None
     tasks: list[Task] = dataclasses.field(default_factory=list)
+    loop: Equation | None = None
 
     def targets(self, chunk: Range) -> list[tuple[Value, Want]]:
         return [target for task in self.tasks for target in task.targets(chunk)]

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from erythroxy_tx.program.blocks import Range
@@ -16,6 +17,7 @@ from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.inside import NAME as LOOP
 from erythroxy_tx.program.passes import Carry
 from erythroxy_tx.program.passes import Fold
 from erythroxy_tx.program.passes import Grid
@@ -126,6 +128,9 @@ class _Planner:
                 how = rule_of(eqn).carry(eqn)
                 self.carries[eqn] = Carry(eqn, how, self._grid_of(how.size, how.dim))
                 self._place(self.carries[eqn], more)
+            elif eqn.name == LOOP:
+                self.ready |= dict.fromkeys(eqn.outs, len(self.passes) + 1)
+                self.passes.append(Pass(Grid(0, 1), loop=eqn))
             elif kind is not Kind.BLOCK or not any(v.rows for v in eqn.outs):
                 self._place_small(eqn, kind, more)
             for value in stores.get(eqn, ()):
@@ -147,6 +152,11 @@ class _Planner:
             steps, reads = [Step(eqn, None)], [v for v in eqn.ins if v.known is None]
             more |= {v: None for v in reads if v.rows and v not in self.kept}
         at = max((self.ready.get(v, 0) for v in reads), default=0)
+        if not self.equal:  # rows that are read outside, at a place that has to be there before
+            asked = {start for step in steps for start in _asked(step) if start.known is None}
+            at = max(at, *(self.ready.get(v, 0) + 1 for v in asked - {*self.program.ins}), 0)
+            if at > len(self.passes):
+                self.passes.append(Pass(Grid(0, 1)))
         self.small += [(at, step) for step in steps]
         self.ready |= dict.fromkeys(eqn.outs, at)
 
@@ -228,15 +238,28 @@ class _Planner:
         return Grid(size, max(1, -(-size // -(-size // most))) if size and self.equal else most)
 
     def plan(self) -> Plan:
-        for one in self.passes:
-            grid = one.grid
-            shares = all(isinstance(t, Store) or (isinstance(t, Fold) and t.how.shares) for t in one.tasks)
-            if shares and grid.size > grid.step and (grid.tail or not self.equal):
-                overlapping = dataclasses.replace(grid, overlaps=True)
-                aligned, found = (self._needed(one, chunk) for chunk in (grid.chunk, overlapping.chunk))
-                if not found.carries and not found.long and _sizes(found) == _sizes(aligned):
-                    one.grid = overlapping
+        for grid in dict.fromkeys(one.grid for one in self.passes):
+            self._overlap(grid, [one for one in self.passes if one.grid == grid])
         return self._ordered()
+
+    def _overlap(self, grid: Grid, passes: list[Pass]) -> None:
+        """Let the last chunk of passes overlap where it may; where carries run, in all of them or in none."""
+        overlapping = dataclasses.replace(grid, overlaps=True)
+        able, carrying = list[Pass](), list[Pass]()
+        for one in passes if grid.size >= grid.step and (grid.tail or not self.equal) else ():
+            aligned, found = (self._needed(one, chunk) for chunk in (grid.chunk, overlapping.chunk))
+            if aligned.carries or any(isinstance(t, Carry) for t in one.tasks):
+                carrying.append(one)
+            shares = all(t.how.shares for t in one.tasks if isinstance(t, Fold))
+            if shares and not found.long and _sizes(found) == _sizes(aligned) and found.carries == aligned.carries:
+                able.append(one)
+        if self.equal or not set(carrying) <= set(able):
+            able = [one for one in able if one not in carrying]
+        elif carrying:
+            for task in self.carries.values():
+                task.grid = overlapping if task.grid == grid else task.grid
+        for one in able:
+            one.grid = overlapping
 
     def _needed(self, one: Pass, chunk: Range) -> Needs:
         kept = self.kept - {t.value for t in one.tasks if isinstance(t, Store)}
@@ -247,6 +270,12 @@ class _Planner:
         for at, step in self.small:
             before[at].append(step)
         return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries)
+
+
+def _asked(step: Step) -> Iterator[Value]:
+    """The numbers that say where the rows begin that a step reads."""
+    for want in step.wants() if step.request is not None else ():
+        yield from (start for piece in want or () if piece and (start := piece.start.reads()) is not None)
 
 
 def _sizes(needs: Needs) -> list[tuple[int, ...]]:

@@ -88,7 +88,7 @@ def plan_work(plan: Plan) -> float:
         steps = plan.needs(one, one.grid.chunk).steps
         total += sum(map(work, tasks)) + sum(work(step.eqn) * _share(step, one.grid) for step in steps) + written
     whole = [step.eqn for steps in plan.before for step in steps if step.request is None and step.eqn in plan.kinds]
-    return total + sum(map(work, whole))
+    return total + sum(map(work, [*whole, *(one.loop for one in plan.passes if one.loop is not None)]))
 
 
 def _share(step: Step, grid: Grid) -> float:

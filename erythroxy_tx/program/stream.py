@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from erythroxy_tx import _compat
 from erythroxy_tx.program.chunk_run import ChunkRun
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
@@ -18,6 +17,7 @@ from erythroxy_tx.program.evaluate import run_small
 from erythroxy_tx.program.evaluate import run_whole
 from erythroxy_tx.program.plan import Plan
 from erythroxy_tx.program.plan import plan_of
+from erythroxy_tx.program.rules.rule import empty
 from erythroxy_tx.program.rules.rule import without_rows
 
 Leaves = list[Any]
@@ -100,11 +100,4 @@ class _Loop:
         for i, array in enumerate(self.dead):
             if array.shape == value.at and array.dtype == value.dtype:
                 return self.dead.pop(i)
-        return _empty(value)
-
-
-def _empty(value: Value) -> Any:
-    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(value.at, value.dtype))
-        return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=_compat.key_impl(value.dtype))
-    return jnp.zeros(value.at, value.dtype)
+        return empty(value.at, value.dtype)

@@ -14,6 +14,7 @@ from erythroxy_tx import _compat
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.inside import inside_of
 from erythroxy_tx.program.masked import Masked
 from erythroxy_tx.program.masks.run import masks_in
 from erythroxy_tx.program.passes import Carry
@@ -45,7 +46,10 @@ def told(plan: Plan) -> list[str]:
 
 
 def _summary(plan: Plan) -> str:
-    passes = f"{len(plan.passes)} pass{'es' * (len(plan.passes) != 1)}" if plan.passes else "no pass"
+    loops = sum(one.loop is not None for one in plan.passes)
+    own = sum(bool(one.tasks) for one in plan.passes)
+    passes = f"{own} pass{'es' * (own != 1)}" if own else "no pass"
+    passes += f" and {loops} loop{'s' * (loops != 1)}" if loops else ""
     again = factor(plan)
     return f"{passes} over the rows; computes {again:.1f} times what one-shot does" if plan.passes else passes
 
@@ -53,6 +57,13 @@ def _summary(plan: Plan) -> str:
 def _pass(plan: Plan, index: int, one: Pass) -> list[str]:
     way = ", from the last chunk to the first" if one.reverse else ""
     grid = one.grid
+    if one.loop is not None:
+        of: Equation = one.loop.params["of"]
+        gives = f"{of.name} → {', '.join(map(str, of.outs))}{_at(of)}"
+        inner = [line for each in inside_of(one.loop) for line in _inside(each.program, plan.size)]
+        return [f"pass {index + 1}: a loop, each turn of which is: {gives}", *inner]
+    if not one.tasks:
+        return [f"pass {index + 1}: only the rows at a place that was computed are read"]
     lines = [f"pass {index + 1}: {grid.size} rows in {grid.count} chunks of {min(grid.step, grid.size)}{way}"]
     found = plan.needs(one, grid.chunk)
     names = collections.Counter(step.eqn.name for step in found.steps)

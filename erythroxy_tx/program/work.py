@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from erythroxy_tx.program.equations import Equation
 from erythroxy_tx.program.equations import Program
 from erythroxy_tx.program.equations import Value
+from erythroxy_tx.program.inside import NAME as LOOP
 
 DEAR = frozenset([
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma", "erf", "erf_inv",
@@ -36,6 +37,8 @@ def work(eqn: Equation) -> float:
         out_feature = params["dimension_numbers"].rhs_spec[0]
         kernel = math.prod(size for i, size in enumerate(eqn.ins[1].at) if i != out_feature)
         return 2.0 * math.prod(eqn.outs[0].at) * kernel
+    if name == LOOP:
+        return work(params["of"])
     if name == "scan":
         return params["length"] * work_of(eqn.inside(eqn.symbolic["jaxpr"]))
     if name == "while":

@@ -24,18 +24,14 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
-from erythroxy_tx.drivers.stream import Stream
-from erythroxy_tx.drivers.stream import run_streamed
-from erythroxy_tx.drivers.stream import streamed_bytes
-from erythroxy_tx.drivers.stream import told_streamed
-from erythroxy_tx.drivers.stream import with_sources
+from erythroxy_tx.drivers.driver import Driver
+from erythroxy_tx.drivers.driver import Inputs
 from erythroxy_tx.drivers.streamed import Kept
 from erythroxy_tx.host.memory import return_freed
 from erythroxy_tx.program.auto import plan_call
 from erythroxy_tx.program.auto import run_auto
 from erythroxy_tx.program.bounds import relative_bounds
 from erythroxy_tx.program.chunks import Chunks
-from erythroxy_tx.program.chunks import powers
 from erythroxy_tx.program.chunks import sizes
 from erythroxy_tx.program.combine import KINDS
 from erythroxy_tx.program.combine import check_one_chunk
@@ -52,7 +48,7 @@ _DRIVERS = (lax.map, lax.scan)
 
 
 def chunked(
-    driver: Callable[..., Any] | Stream,
+    driver: Callable[..., Any] | Driver,
     n: int | None = None,
     *,
     size: int | None = None,
@@ -75,7 +71,8 @@ def chunked(
 
     **Arguments:**
 
-    - `driver`: where the chunks run. `lax.map` and `lax.scan` both name a loop in one compiled graph.
+    - `driver`: where the chunks run. `lax.map` and `lax.scan` both name a loop in one compiled graph; `tx.stream(…)`
+        runs them from the host, `tx.over(mesh, axis)` on the devices of a mesh, where n and size are of one device.
     - `n`: the number of chunks; or `size`: rows in a chunk; or `budget`: bytes (int or `"2GiB"`), then the largest
         chunk is taken whose compiled program (arguments, results and temporaries) fits. Exactly one of the three.
     - `in_axes`: which axis of each positional argument is rows, as in `jax.vmap`: an int, `None` for an argument that
@@ -105,10 +102,10 @@ def chunked(
     >>> print(features.chunks(jnp.ones((10, 3)), jnp.ones((3, 5))))
     10 rows in 3 chunks of 4, the last of 2
     """
-    if driver not in _DRIVERS and not isinstance(driver, Stream):
+    if driver not in _DRIVERS and not isinstance(driver, Driver):
         raise ValueError(
-            f"tx.chunked got driver={name_of(driver)}. Expected lax.map or lax.scan. Fix: @tx.chunked(lax.map, n) "
-            "(it takes arguments; the function comes after them)."
+            f"tx.chunked got driver={name_of(driver)}. Expected lax.map or lax.scan, tx.stream(…) or tx.over(…). Fix: "
+            "@tx.chunked(lax.map, n) (it takes arguments; the function comes after them)."
         )
     given = {"n": n, "size": size, "budget": budget}
     chosen = [name for name, value in given.items() if value is not None]
@@ -127,6 +124,11 @@ def chunked(
     kinds = Prefix.of("rows" if isinstance(out, str) and out == "auto" else out)
     if bad := [kind for kind in kinds.leaves if kind not in KINDS]:
         raise ValueError(f"tx.chunked got out={out!r} with {bad[0]!r} in it. Expected {', '.join(map(repr, KINDS))}.")
+    if isinstance(driver, Driver) and not (isinstance(out, str) and out == "auto"):
+        raise ValueError(
+            f"tx.chunked got out={out!r} with driver={driver!r}, which reads it off the function. Expected no out=. "
+            "Fix: lax.map for declared outputs."
+        )
     if not remat and isinstance(out, str) and out == "auto":
         raise ValueError(
             'tx.chunked got remat=False and no out=. Expected declared outputs: out="rows", …, for remat=.'
@@ -149,7 +151,7 @@ def chunked(
 class Chunked(Transform):
     """A function that runs over chunks of its rows. Made by `chunked`."""
 
-    driver: Callable[..., Any] | Stream = eqx.field(static=True, kw_only=True)
+    driver: Callable[..., Any] | Driver = eqx.field(static=True, kw_only=True)
     n: int | None = eqx.field(static=True, kw_only=True)
     size: int | None = eqx.field(static=True, kw_only=True)
     budget: int | None = eqx.field(static=True, kw_only=True)
@@ -163,10 +165,13 @@ class Chunked(Transform):
 
     @property
     def compiles(self) -> bool:  # type: ignore[override]
-        """Whether it is one program: a stream is run from the host, in several."""
-        return not isinstance(self.driver, Stream)
+        """Whether a call is one program of this wrapper: other drivers run from the host."""
+        return not isinstance(self.driver, Driver)
 
-    traceable = compiles
+    @property
+    def traceable(self) -> bool:  # type: ignore[override]
+        """Whether it works inside a trace: a stream reads on the host."""
+        return not isinstance(self.driver, Driver) or self.driver.traceable
 
     def chunks(self, *args: Any, **kwargs: Any) -> Chunks:
         """The plan for these arguments, or for `jax.ShapeDtypeStruct`s in their place. Nothing is run; with a
@@ -177,21 +182,26 @@ class Chunked(Transform):
         **Returns:** the number of rows, of chunks, and of rows in a chunk; it prints as a sentence. The same
         figure as `size=` gives the same program.
         """
-        return self._plan(self._call(args, kwargs))
+        return self._plan(*self._opened(args, kwargs))
 
     def _in_small_chunks(self) -> dict[str, Any]:
         return self._parameters() | {"n": 2, "size": None, "budget": None}
 
     def _runner(self) -> Callable[..., Any]:
-        return self._streamed if isinstance(self.driver, Stream) else self.program
+        return self._driven if isinstance(self.driver, Driver) else self.program
 
-    def _streamed(self, *args: Any, **kwargs: Any) -> Any:
-        assert isinstance(self.driver, Stream)
-        names, label = unwrapped(self), f"tx.chunked({name_of(unwrapped(self))})"
-        args, kwargs = declare(names, self.static_argnames, args, kwargs)
-        (args, kwargs), sources = with_sources(self.driver, label, names, args, kwargs, self.in_axes)
-        call = RowCall(label, names, self.fn, args, kwargs, self.in_axes)
-        return run_streamed(self.driver, call, self._plan(call).size, sources, self._kept("streamed", Kept))
+    def _driven(self, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(self.driver, Driver)
+        with self.driver.announced(self._label):
+            call, inputs = self._opened(args, kwargs)
+            size = None if call.unknown else self._plan(call, inputs).size
+        if size is None:
+            return call.whole()
+        return self.driver.run(call, size, inputs, self._kept("driven", Kept))
+
+    @property
+    def _label(self) -> str:
+        return f"tx.chunked({name_of(unwrapped(self))})"
 
     def _static_names(self) -> tuple[str, ...]:
         return self.static_argnames
@@ -206,11 +216,14 @@ class Chunked(Transform):
         return jax.tree.map(functools.partial(checkpoint_name, name=STREAMED), self._run_call(call, plan))
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> RowCall:
-        names, label = unwrapped(self), f"tx.chunked({name_of(unwrapped(self))})"
+        return self._opened(args, kwargs)[0]
+
+    def _opened(self, args: tuple, kwargs: dict[str, Any]) -> tuple[RowCall, Inputs]:
+        names, label, inputs = unwrapped(self), self._label, Inputs()
         args, kwargs = declare(names, self.static_argnames, args, kwargs)
-        if isinstance(self.driver, Stream):
-            (args, kwargs), _ = with_sources(self.driver, label, names, args, kwargs, self.in_axes)
-        return RowCall(label, names, self.fn, args, kwargs, self.in_axes)
+        if isinstance(self.driver, Driver):
+            (args, kwargs), inputs = self.driver.opened(label, names, args, kwargs, self.in_axes)
+        return RowCall(label, names, self.fn, args, kwargs, self.in_axes), inputs
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
         if self.out is None:
@@ -229,10 +242,10 @@ class Chunked(Transform):
         return max(0, self.budget - whole) // 2
 
     def _told(self, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-        call = self._call(args, kwargs)
-        plan = self._plan(call)
-        if isinstance(self.driver, Stream):
-            return [str(plan), *told_streamed(self.driver, call, plan.size, self._kept("streamed", Kept))]
+        call, inputs = self._opened(args, kwargs)
+        plan = self._plan(call, inputs)
+        if isinstance(self.driver, Driver):
+            return [str(plan), *self.driver.told(call, plan.size, inputs, self._kept("driven", Kept))]
         passes = [] if self.out is not None or plan.one else told(plan_call(call, plan.size, self._allowed(call)))
         return [str(plan), *passes, *([] if plan.one else self._compared(call, plan))]
 
@@ -248,36 +261,36 @@ class Chunked(Transform):
         result = tuple(call.result) if type(call.result) is list else call.result  # a list in `out` became a tuple
         return self.out.spread(result, call.label, "out", "the result")
 
-    def _plan(self, call: RowCall) -> Chunks:
+    def _plan(self, call: RowCall, inputs: Inputs | None = None) -> Chunks:
+        rows = self.driver.rows(call, inputs or {}) if isinstance(self.driver, Driver) else call.length
         if self.budget is not None:
-            return self._kept(("budget", call.key), lambda: self._largest(call))
-        size = self.size if self.size is not None else max(1, math.ceil(call.length / (self.n or 1)))
-        return self._cut(call, size)
+            return self._kept(("budget", call.key, rows), lambda: self._largest(call, inputs or {}, rows))
+        return self._cut(call, self.size if self.size is not None else max(1, math.ceil(rows / (self.n or 1))), rows)
 
-    def _cut(self, call: RowCall, size: int, total_bytes: int | None = None) -> Chunks:
-        if self.out is None and call.length > size and not isinstance(self.driver, Stream):
-            size = -(-call.length // -(-call.length // size))  # equally long
-        only_rows = self.out is not None and call.length > size and set(self._kinds(call)) == {"rows"}
-        return Chunks(call.length, size, overlaps=only_rows, total_bytes=total_bytes)
+    def _cut(self, call: RowCall, size: int, rows: int, total_bytes: int | None = None) -> Chunks:
+        if self.out is None and rows > size and not isinstance(self.driver, Driver):
+            size = -(-rows // -(-rows // size))  # equally long
+        only_rows = self.out is not None and rows > size and set(self._kinds(call)) == {"rows"}
+        return Chunks(rows, size, overlaps=only_rows, total_bytes=total_bytes)
 
-    def _largest(self, call: RowCall) -> Chunks:
+    def _largest(self, call: RowCall, inputs: Inputs, rows: int) -> Chunks:
         """The plan of the largest chunk that fits, found by compiling on abstract shapes."""
-        streamed = isinstance(self.driver, Stream)
-        bytes_of = functools.partial(self._bytes_streamed if streamed else self._bytes, call)
-        able = powers(call.length) if streamed else sizes(call.length)
-        size, total = largest_fitting(able, bytes_of, self.budget or 0, call.label)
-        return self._cut(call, size, total)
 
-    def _bytes_streamed(self, call: RowCall, size: int) -> ProgramBytes:
-        assert isinstance(self.driver, Stream)
-        return streamed_bytes(self.driver, call, size, self._kept("streamed", Kept))
+        def bytes_of(size: int) -> ProgramBytes:
+            if isinstance(self.driver, Driver):
+                return self.driver.bytes(call, size, inputs, self._kept("driven", Kept))
+            return self._bytes(call, size)
+
+        able = self.driver.sizes(rows) if isinstance(self.driver, Driver) else sizes(rows)
+        size, total = largest_fitting(able, bytes_of, self.budget or 0, call.label)
+        return self._cut(call, size, rows, total)
 
     def _bytes(self, call: RowCall, size: int) -> ProgramBytes:
         """What the program of a chunk size takes."""
 
         def program(*dynamic: Any) -> Any:
             again = call.on(dynamic)
-            return self._run_call(again, self._cut(again, size))
+            return self._run_call(again, self._cut(again, size, again.length))
 
         found = ProgramBytes.of(jax.jit(program).lower(*map(struct_of, call.dynamic)).compile())
         return_freed()  # by the compiler, which the next compile would add to

@@ -22,7 +22,6 @@ from erythroxy_tx.program.equations import _Builder
 from erythroxy_tx.program.folds import FOLDS
 from erythroxy_tx.program.folds import Fold
 from erythroxy_tx.program.rules.elementwise import Elementwise
-from erythroxy_tx.program.rules.indexing import Scatter
 from erythroxy_tx.program.rules.joins import Concatenate
 from erythroxy_tx.program.rules.joins import Pad
 from erythroxy_tx.program.rules.layout import Iota
@@ -33,6 +32,7 @@ from erythroxy_tx.program.rules.reductions import ArgReduction
 from erythroxy_tx.program.rules.reductions import Dot
 from erythroxy_tx.program.rules.reductions import Reduction
 from erythroxy_tx.program.rules.reductions import Running
+from erythroxy_tx.program.rules.scatter import Scatter
 from erythroxy_tx.program.symbol import Symbol
 from erythroxy_tx.testing import lengths
 from erythroxy_tx.testing import rows

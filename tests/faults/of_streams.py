@@ -15,7 +15,11 @@ from planted import planted
 
 import erythroxy_tx as tx
 from erythroxy_tx.drivers.loop import Loop
+from erythroxy_tx.program import turns
+from erythroxy_tx.program.chunk_run import ChunkRun
 from erythroxy_tx.program.host_run import HostRun
+from erythroxy_tx.program.rules.loops import Scan
+from erythroxy_tx.program.rules.reductions import Running
 from erythroxy_tx.testing import rows
 
 FLOATS = rows(st.sampled_from([7, 10, 12]), 2, extremes=False, allow_nan=False, allow_infinity=False)
@@ -54,6 +58,36 @@ def counted_twice(original):
     return lambda self, index, chunk, *rest: original(self, index, dataclasses.replace(chunk, index=0), *rest)
 
 
+def all_rows_count(original):
+    """Rows that a chunk has a second time move its carry."""
+
+    def carry(self, eqn):
+        right = original(self, eqn)
+        return dataclasses.replace(right, step=lambda carry, ins, rows, own: right.step(carry, ins, rows, None))
+
+    return carry
+
+
+def all_rows_written(original):
+    """So are rows whose carry was another."""
+
+    def chunks(self, one, there):
+        for chunk in original(self, one, there):
+            yield dataclasses.replace(chunk, again=0)
+
+    return chunks
+
+
+def begun_at_one(original):
+    return lambda self: jax.tree.map(lambda x: x + 1, original(self))
+
+
+def stuck(eqn, ins, runs):
+    """Each turn of a loop starts where the first one did."""
+    first = ins[len(ins) - len(eqn.outs) :]
+    return turns._scan(eqn, ins, [lambda values: [values[0] + 1, *runs[0]([values[0], *first[1:]])[1:]]])
+
+
 def started_anew(original):
     def begun(self, index, chunk, kept):
         found = original(self, index, chunk, kept)
@@ -76,6 +110,14 @@ def centred(x):
     return z - z.mean(0)
 
 
+def summed_up(x):
+    return lax.fori_loop(0, 3, lambda i, w: w / 2 + (x * w).sum(0) + 1, jnp.zeros(2))
+
+
+def from_the_end(x):
+    return lax.scan(lambda c, r: (c / 2 + r, c), jnp.zeros(2), x, reverse=True)
+
+
 FAULTS = [
     Case(
         "the last chunk is not read",
@@ -90,6 +132,36 @@ FAULTS = [
     Case(
         "rows of two chunks count twice",
         planted(streamed(replaced(HostRun, "step", counted_twice)), lambda x: x.sum(0), on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "rows of two chunks count twice in a running sum",
+        planted(streamed(replaced(Running, "carry", all_rows_count)), lax.cumsum, on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "rows of two chunks count twice in a scan from the end",
+        planted(streamed(replaced(Scan, "carry", all_rows_count)), lambda x: from_the_end(x)[0], on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "rows that do not count are written",
+        planted(streamed(replaced(HostRun, "chunks", all_rows_written)), lambda x: lax.cumsum(-x), on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "a carry starts from something else",
+        planted(streamed(replaced(ChunkRun, "begin", begun_at_one)), lax.cumsum, on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "the last chunk of a scan is not read",
+        planted(streamed(replaced(HostRun, "chunks", all_but_last)), lambda x: from_the_end(x * 2)[0], on_host=True),
+        FLOATS,
+    ),
+    Case(
+        "a turn of a loop starts where the first one did",
+        planted(streamed(functools.partial(mock.patch.dict, turns._TURNS, scan=stuck)), summed_up, on_host=True),
         FLOATS,
     ),
     Case(

@@ -9,12 +9,13 @@ from erythroxy_tx.program.rules import layout
 from erythroxy_tx.program.rules import loops
 from erythroxy_tx.program.rules import random
 from erythroxy_tx.program.rules import reductions
+from erythroxy_tx.program.rules import scatter
 from erythroxy_tx.program.rules import windows
 from erythroxy_tx.program.rules.rule import Rule
 from erythroxy_tx.program.rules.rule import mixing
 
 RULES: dict[str, Rule] = {}
-for family in (elementwise, layout, joins, reductions, indexing, along, loops, windows, random):
+for family in (elementwise, layout, joins, reductions, indexing, scatter, along, loops, windows, random):
     RULES.update(family.RULES)
 
 

@@ -3,8 +3,10 @@ part of the rows; what reduces over rows inside is run on all rows, its body as 
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -20,6 +22,7 @@ from erythroxy_tx.program.rules.rule import At
 from erythroxy_tx.program.rules.rule import Carrying
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
+from erythroxy_tx.program.rules.rule import empty
 from erythroxy_tx.program.rules.rule import everything_of
 from erythroxy_tx.program.rules.rule import without_rows
 
@@ -89,9 +92,14 @@ class Scan(_Nested):
             rows: list[Want | None] = [(part, *[None] * (len(v.at) - 1)) for v in eqn.ins[xs:]]
             return [*[None] * xs, *rows]
 
-        def step(carry: Any, ins: Leaves, rows: int) -> tuple[Any, Leaves]:
-            carry, ys = _scan(eqn, ins[:consts], carry, ins[xs:], rows, lambda args: run_whole(program, args))
-            return carry, ys
+        def step(carry: Any, ins: Leaves, rows: int, own: Any) -> tuple[Any, Leaves]:
+            def scanned(carry: Any, own: Any = None) -> tuple[Leaves, Leaves]:
+                return _scan(eqn, ins[:consts], carry, ins[xs:], rows, lambda args: run_whole(program, args), own)
+
+            if own is None:
+                return scanned(carry)
+            found: tuple[Leaves, Leaves] = lax.cond(own.all(), scanned, lambda carry: scanned(carry, own), carry)
+            return found
 
         return Carrying(
             eqn.params["length"],
@@ -109,7 +117,7 @@ class Scan(_Nested):
     def again(self, eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
         consts, carried = _compat.scan_counts(eqn)
         xs = consts + carried
-        start = strong(eqn.ins[consts:xs], ins[consts:xs])
+        start = strong(eqn.ins[consts:xs], ins[consts:xs], _telling(eqn, ins))
         carry, ys = _scan(eqn, ins[:consts], start, ins[xs:], eqn.params["length"], runs[0])
         return [*carry, *ys]
 
@@ -119,20 +127,46 @@ def _given(value: Value, x: Any) -> Any:
 
 
 def _scan(
-    eqn: Equation, consts: Leaves, start: Leaves, xs: Leaves, length: Any, run: Callable[[Leaves], Leaves]
+    eqn: Equation,
+    consts: Leaves,
+    start: Leaves,
+    xs: Leaves,
+    length: Any,
+    run: Callable[[Leaves], Leaves],
+    own: Any = None,
 ) -> tuple[Leaves, Leaves]:
+    """The scan of some rows; `own` tells those that count, None that all do."""
     carried = len(start)
 
-    def body(carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves]:
-        outs = run([*consts, *carry, *x])
-        return strong(eqn.outs[:carried], outs[:carried]), outs[carried:]
+    def turn(carry: Leaves, row: Leaves) -> tuple[Leaves, Leaves]:
+        outs = run([*consts, *carry, *row])
+        return strong(eqn.outs[:carried], outs[:carried], carry), outs[carried:]
 
-    return lax.scan(body, start, xs, length=length, reverse=eqn.params["reverse"], unroll=eqn.params["unroll"])
+    def passed(carry: Leaves, row: Leaves) -> tuple[Leaves, Leaves]:
+        return carry, [empty(x.shape, x.dtype) for x in jax.eval_shape(turn, carry, row)[1]]
+
+    def body(carry: Leaves, x: tuple[Leaves, Any]) -> tuple[Leaves, Leaves]:
+        row, counts = x
+        if counts is None:
+            return turn(carry, row)
+        found: tuple[Leaves, Leaves] = lax.cond(counts, turn, passed, carry, row)  # a select writes down a large carry
+        return found
+
+    return lax.scan(body, start, (xs, own), length=length, reverse=eqn.params["reverse"], unroll=eqn.params["unroll"])
 
 
-def strong(values: list[Value], leaves: Leaves) -> Leaves:
-    """Leaves as a loop carries them: of the dtype that they have, and not weakly."""
-    return [x if v.keys else _compat.convert(x, v.dtype, weak_type=False) for v, x in zip(values, leaves, strict=True)]
+def _telling(eqn: Equation, ins: Leaves) -> Leaves:
+    """The inputs that tell whether what a loop carries differs between devices: if it has no rows, they have none."""
+    keeps = any(v.rows for v in eqn.outs)
+    return [x for v, x in zip(eqn.ins, ins, strict=True) if x is not None and (keeps or not v.rows)]
+
+
+def strong(values: list[Value], leaves: Leaves, like: Sequence[Any] = ()) -> Leaves:
+    """Leaves as a loop carries them: of the dtype that they have, and not weakly; differing between the devices of a
+    mesh where any of `like` does.
+    """
+    pairs = zip(values, leaves, strict=True)
+    return _compat.varied([x if v.keys else _compat.convert(x, v.dtype, weak_type=False) for v, x in pairs], like)
 
 
 class While(_Nested):
@@ -149,14 +183,14 @@ class While(_Nested):
             return runs[0]([*cond_consts, *state])[0]
 
         def body(state: Any) -> Any:
-            after = strong(eqn.outs, runs[1]([*body_consts, *state]))
+            after = strong(eqn.outs, runs[1]([*body_consts, *state]), state)
             on = goes_on(state) if eqn.predicate_is_batched else jnp.ones((), bool)
             if not jnp.ndim(on):
                 return after
             each = [jnp.reshape(on, on.shape + (1,) * (jnp.ndim(x) - on.ndim)) for x in after]
             return [jnp.where(e, new, old) for e, new, old in zip(each, after, state, strict=True)]
 
-        return list(lax.while_loop(lambda s: jnp.any(goes_on(s)), body, strong(eqn.outs, start)))
+        return list(lax.while_loop(lambda s: jnp.any(goes_on(s)), body, strong(eqn.outs, start, _telling(eqn, ins))))
 
 
 class Cond(_Nested):
@@ -167,7 +201,7 @@ class Cond(_Nested):
 
     def again(self, eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
         def branch(run: Callable[[Leaves], Leaves]) -> Callable[..., Leaves]:
-            return lambda *args: strong(eqn.outs, run(list(args)))
+            return lambda *args: strong(eqn.outs, run(list(args)), _telling(eqn, ins))
 
         return list(lax.switch(ins[0], [branch(run) for run in runs], *ins[1:]))
 
@@ -233,6 +267,13 @@ def programs_of(eqn: Equation) -> list[Program]:
     """The programs inside of a loop or a branch; none of any other equation."""
     rule = RULES.get(eqn.name)
     return rule.programs(eqn) if isinstance(rule, _Nested) else []
+
+
+def again(eqn: Equation, ins: Leaves, runs: list[Callable[[Leaves], Leaves]]) -> Leaves:
+    """A loop or a branch on other values, with a way to run each of its programs."""
+    rule = RULES[eqn.name]
+    assert isinstance(rule, _Nested)
+    return rule.again(eqn, ins, runs)
 
 
 RULES: dict[str, Rule] = {"scan": Scan(), "while": While(), "cond": Cond()}

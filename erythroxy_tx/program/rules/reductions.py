@@ -39,7 +39,7 @@ _HOW = {
 class Reduction(Rule):
     """`out = op over axes of x`."""
 
-    ordered, shares = False, True
+    ordered = False
 
     def kind(self, eqn: Equation) -> Kind:
         reduced = set(eqn.params["axes"]) & set(eqn.ins[0].rows)
@@ -78,7 +78,7 @@ class Reduction(Rule):
             self._how(eqn),
             self._finish(eqn),
             ordered=self.ordered,
-            shares=self.shares,
+            shares=True,
         )
 
     def _how(self, eqn: Equation) -> Fold:
@@ -124,7 +124,7 @@ class Variadic(Rule):
 class ArgReduction(Reduction):
     """The position of an extreme: the first of equal ones, and a NaN before any number."""
 
-    ordered, shares = True, False
+    ordered = True
 
     def _how(self, eqn: Equation) -> Fold:
         better: Any = jnp.greater if eqn.name == "argmax" else jnp.less
@@ -141,11 +141,14 @@ class ArgReduction(Reduction):
         return Fold(lambda like: tuple(jnp.zeros(x.shape, x.dtype) for x in like), step)
 
     def _value(self, eqn: Equation) -> Callable[[list[Any], Range, At, Any], Any]:
-        axis = self._cut(eqn)
+        axis, fill = self._cut(eqn), eqn.name.removeprefix("arg")
 
-        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
-            found = bound(eqn, ins)[0]
-            values = jnp.take_along_axis(ins[0], jnp.expand_dims(found, axis), axis=axis).squeeze(axis)
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:
+            x = only(ins[0], axis, own, FOLDS[fill].start(jax.ShapeDtypeStruct((), ins[0].dtype)))
+            found = bound(eqn, [x])[0]
+            if own is not None:  # where all that count are like the others, it is the first of them
+                found = jnp.where(own[found], found, jnp.argmax(own).astype(found.dtype))
+            values = jnp.take_along_axis(x, jnp.expand_dims(found, axis), axis=axis).squeeze(axis)
             return values, found + jnp.asarray(at(part.start), found.dtype), jnp.ones(found.shape, bool)
 
         return value
@@ -198,12 +201,14 @@ class Dot(Rule):
 
         def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
             ins = [only(x, axis, own, 0) for x, axis in zip(ins, (a, b), strict=True)]
+            if own is not None and not plain:  # XLA's CPU cannot select before a bf16 product. 0.10.2
+                ins = [lax.optimization_barrier(x) for x in ins]
             return bound(eqn, ins, preferred_element_type=jnp.dtype(wide(out.dtype)))[0]
 
         dim = eqn.ins[0].shape[a] if a in eqn.ins[0].rows else eqn.ins[1].shape[b]
         how = FOLDS["any"] if out.dtype == bool else ADD
-        plain = all(v.dtype == wide(v.dtype) for v in eqn.ins)  # XLA's CPU cannot select before a bf16 product. 0.10.2
-        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)], shares=plain)
+        plain = all(v.dtype == wide(v.dtype) for v in eqn.ins)
+        return Folding(eqn.ins[0].at[a], dim, wants, value, how, lambda total: [total.astype(out.dtype)], shares=True)
 
 
 class Running(Rule):
@@ -232,13 +237,13 @@ class Running(Rule):
         join, start = _JOIN[eqn.name]
         sums = eqn.name == "cumsum" and jnp.issubdtype(kind, jnp.inexact)
 
-        def step(carry: Any, ins: list[Any], rows: int) -> tuple[Any, list[Any]]:
-            own = bound(eqn, [ins[0].astype(kind)])[0]  # of the chunk alone
-            edge = (
-                lax.slice_in_dim(own, 0, 1, axis=axis) if reverse else lax.slice_in_dim(own, rows - 1, rows, axis=axis)
-            )
+        def step(carry: Any, ins: list[Any], rows: int, own: Any) -> tuple[Any, list[Any]]:
+            x = only(ins[0].astype(kind), axis, own, start((), kind))
+            alone = bound(eqn, [x])[0]  # the chunk's, from nothing
+            last = 0 if reverse else rows - 1
+            edge = lax.slice_in_dim(alone, last, last + 1, axis=axis)
             after = compensated(carry, edge) if sums else join(carry, edge)
-            return after, [join(evaluated(carry) if sums else carry, own).astype(source.dtype)]
+            return after, [join(evaluated(carry) if sums else carry, alone).astype(source.dtype)]
 
         def first(ins: list[Any]) -> Any:  # noqa: ARG001
             return (start(shape, kind), start(shape, kind)) if sums else start(shape, kind)
@@ -246,7 +251,13 @@ class Running(Rule):
         def wants(part: Range) -> list[Want | None]:
             return [tuple(part if i == axis else None for i in range(len(source.at)))]
 
-        return Carrying(source.at[axis], source.shape[axis], reverse, wants, first, step, [axis])
+        def both(before: Any, after: Any) -> Any:
+            if not sums:
+                return join(before, after)
+            rest = jnp.where(jnp.isfinite(after[0]), after[1], 0)  # of an infinity it is NaN
+            return compensated(compensated(before, after[0]), rest)
+
+        return Carrying(source.at[axis], source.shape[axis], reverse, wants, first, step, [axis], join=both)
 
 
 def _full(name: str) -> Callable[[Any, Any], Any]:

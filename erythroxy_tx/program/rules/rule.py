@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from erythroxy_tx import _compat
@@ -80,8 +81,10 @@ class Carrying:
 
     - `size`, `dim`: how many rows, for the rows at hand and with the unknown. `reverse`: from the last chunk on.
     - `wants`: the part of each input for a range of rows. `start`: the first carry, given the inputs without rows.
-    - `step(carry, inputs, rows)`: the next carry, and the outputs of a chunk of so many rows; `axes`: where each has
-        its rows, None for one that has none. `final`: those, given the last carry.
+    - `step(carry, inputs, rows, own)`: the next carry, and the outputs of a chunk of so many rows, of which `own` tells
+        those that count, None that all do. `axes`: where each output has its rows, None for one that has none. `final`:
+        those, given the last carry.
+    - `join`: the carry after rows that end in one and then rows that end in the other from the first carry.
     """
 
     size: int
@@ -89,9 +92,10 @@ class Carrying:
     reverse: bool
     wants: Callable[[Range], list[Want | None]]
     start: Callable[[list[Any]], Any]
-    step: Callable[[Any, list[Any], int], tuple[Any, list[Any]]]
+    step: Callable[[Any, list[Any], int, Any], tuple[Any, list[Any]]]
     axes: list[int | None]
     final: Callable[[Any], list[Any]] = lambda carry: []  # noqa: ARG005
+    join: Callable[[Any, Any], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Folding:
 
     - `size`, `dim`: the length of the axis that is cut, for the rows at hand and with the unknown.
     - `wants`: the part of each input for a range of that axis. `value(inputs, rows, at, own)`: what a chunk gives.
-    - `shares`: whether a chunk may have rows that another had before it: `own` tells its own, None that all are.
+    - `shares`: whether a chunk may have rows that do not count: `own` tells those that do, None that all do.
     - `fold`: how chunks come together. `finish`: the outputs from what was folded.
     - `start`: what it starts from, given the inputs that have no rows; by default the fold's own.
     - `ordered`: whether chunks have to come in order.
@@ -122,6 +126,14 @@ def only(x: Any, axis: int, own: Any, fill: Any) -> Any:
     if own is None:
         return x
     return jnp.where(own.reshape([-1 if i == axis else 1 for i in range(x.ndim)]), x, jnp.asarray(fill, x.dtype))
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Zeros, or random keys."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
+        return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=_compat.key_impl(dtype))
+    return jnp.zeros(shape, dtype)
 
 
 def bound(eqn: Equation, ins: list[Any], **changed: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from erythroxy_tx.program.rules.rule import Folding
 from erythroxy_tx.program.rules.rule import Kind
 from erythroxy_tx.program.rules.rule import Rule
 from erythroxy_tx.program.rules.rule import bound
+from erythroxy_tx.program.rules.rule import only
 
 
 def covered(part: Range, stride: int, window: int, low: int) -> Range:
@@ -165,15 +166,17 @@ class Convolution(Rule):
             rows = tuple(within(source(part), size) if i == left else None for i in range(len(eqn.ins[0].at)))
             return [rows, tuple(part if i == right else None for i in range(len(eqn.ins[1].at)))]
 
-        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:  # noqa: ARG001
+        def value(ins: list[Any], part: Range, at: At, own: Any) -> Any:
             if k is None:
+                ins = [only(x, axis, own, 0) for x, axis in zip(ins, (left, right), strict=True)]
                 return bound(eqn, ins, preferred_element_type=kind)[0]
             x = spread(ins[0], left, source(part), size, 0, at)
             padding = tuple((0, 0) if i == k - 2 else pair for i, pair in enumerate(p["padding"]))
             return bound(eqn, [x, ins[1]], padding=padding, preferred_element_type=kind)[0]
 
         rows, dim = eqn.ins[1].at[right], eqn.ins[1].shape[right]
-        return Folding(rows, dim, wants, value, ADD, lambda total: [total.astype(eqn.outs[0].dtype)])
+        shares = k is None  # a row of the input may be in windows that count and in others
+        return Folding(rows, dim, wants, value, ADD, lambda total: [total.astype(eqn.outs[0].dtype)], shares=shares)
 
 
 _POOLS = ["reduce_window_sum", "reduce_window_max", "reduce_window_min"]
