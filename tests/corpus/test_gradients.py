@@ -24,7 +24,7 @@ from . import Entry
 from .test_streamed import refused
 
 CASES = ((7, 2), (64, 16), (64, 10), (101, 25))  # rows, and rows of a chunk
-SLICE = {None: 25, "fast": 25, "ci": 110}
+SLICE = {None: 25, "fast": 25, "ci": 80}
 _NONE = (NotImplementedError, TypeError, ValueError)  # what JAX raises where a function has no derivative
 # Whose derivative is refused, and they are not; the page of rows says so.
 _REFUSED = re.compile(

@@ -26,7 +26,7 @@ from .test_streamed import same
 LENGTHS = (64, 63, 7, 2, 1, 0)
 LIMITS = (64, 100)
 FILLINGS = (np.nan, 1e30, -37.5, 0.125)
-SLICE = {None: 25, "fast": 25, "ci": 140}
+SLICE = {None: 25, "fast": 25, "ci": 100}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,0 +1,221 @@
+"""What one of two processes does in `test_two_processes.py`: the checks one after the other, in both of them.
+`python two_processes.py PROCESS PORT` writes what failed, as JSON.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+import erythroxy_tx as tx
+from erythroxy_tx import _compat
+from erythroxy_tx.drivers import agreement
+
+ME = int(sys.argv[1])
+jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, ME)
+MESH = jax.make_mesh((4,), ("data",))
+LENGTHS = 32, 29  # on four devices, with place for eight rows on each
+W = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
+agreement._WAIT = 60.0
+
+
+def over(fn: Any, size: int = 4, **options: Any) -> Any:
+    return tx.chunked(tx.over(MESH, "data"), size=size, **options)(fn)
+
+
+def data(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    return rng.normal(size=(n, 4)).astype(np.float32), rng.normal(size=n).astype(np.float32)
+
+
+def of_all(rows: np.ndarray) -> Any:
+    """All rows on the devices of both processes, from those of this one."""
+    n, half = len(rows), -(-len(rows) // 4) * 2
+    own = rows[ME * half : (ME + 1) * half]
+    own = np.pad(own, [(0, half - len(own)), *[(0, 0)] * (rows.ndim - 1)], constant_values=np.nan)
+    found = jax.make_array_from_process_local_data(NamedSharding(MESH, PartitionSpec("data")), own)
+    return found if len(found) == n else tx.Padded(found, n)
+
+
+def close(got: Any, want: Any) -> None:
+    """Compare what this process has of each result."""
+    got = jax.tree.leaves(got, is_leaf=lambda x: isinstance(x, tx.Padded))
+    for a, b in zip(got, map(np.asarray, jax.tree.leaves(want)), strict=True):
+        array, length = (a.data, int(a.length)) if isinstance(a, tx.Padded) else (a, len(b) if b.ndim else None)
+        assert (array.shape[1:], length) == (b.shape[1:], len(b) if b.ndim else None)
+        assert len(array.addressable_shards) == 2
+        for shard in array.addressable_shards:
+            part = b[shard.index]
+            there = np.asarray(shard.data)[tuple(map(slice, part.shape))]
+            np.testing.assert_allclose(there, part, rtol=2e-4, atol=2e-5 * float(np.abs(b).max()))
+
+
+def refused(kind: type[Exception], says: str, call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except kind as error:
+        assert says in str(error), str(error)
+    else:
+        raise AssertionError(f"not refused: {says}")
+
+
+# ---------------------------------------------------------------------------------------------- what they compute
+
+
+def fit(x: Any, y: Any) -> Any:
+    h = jnp.tanh(x @ W)
+    h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-6)
+    w = jnp.linalg.solve(h.T @ h + jnp.eye(3), h.T @ y)
+    return w, h @ w
+
+
+def carried(x: Any, y: Any) -> Any:
+    smooth = lax.scan(lambda c, row: (0.9 * c + row, c), jnp.zeros(()), y)
+    return jnp.cumsum(x, 0), smooth
+
+
+def loss(w: Any, x: Any, y: Any) -> Any:
+    h = jnp.tanh(x @ w)
+    return (((h - h.mean(0)).sum(1) - y) ** 2).mean()
+
+
+def values(fn: Any) -> None:
+    meshed = over(fn)
+    for n in LENGTHS:
+        x, y = data(n)
+        want = jax.jit(fn)(x, y)
+        close(meshed(of_all(x), of_all(y)), want)
+        close(meshed(x, y), want)  # each gives the rows of its own devices
+        close(meshed(jnp.asarray(x), jnp.asarray(y)), want)
+        with tx.no_recompile(warmup=0):
+            meshed(x, y)
+
+
+def gradients() -> None:
+    meshed = over(loss, in_axes=(None, 0, 0))
+    for n in LENGTHS:
+        x, y = data(n)
+        close(jax.value_and_grad(meshed)(W, of_all(x), of_all(y)), jax.value_and_grad(loss)(W, x, y))
+    close(jax.grad(meshed, 2)(W, x, y), jax.grad(loss, 2)(W, x, y))
+
+
+def what_is_elsewhere() -> None:
+    _, rows = over(fit)(*data(29))
+    assert isinstance(rows, tx.Padded)
+    assert rows.mask.sum() == 29
+    refused(ValueError, "tx.Padded.trim got data: f32[32], of which other processes have a part", rows.trim)
+    refused(ValueError, "of which other processes have a part", lambda: np.asarray(rows))
+    w, rows = over(fit)(*data(32))
+    assert np.asarray(w).shape == (3,)
+    refused(RuntimeError, "non-addressable", lambda: np.asarray(rows))
+
+
+# ---------------------------------------------------------------------------------------------- where they differ
+
+SCALES = np.float32([1, 2])
+X = np.arange(32, dtype=np.float32)
+
+
+def total(x: Any) -> Any:
+    return x.sum()
+
+
+def scaled(x: Any, k: Any) -> Any:
+    return (x * k).sum()
+
+
+def by_a_constant(x: Any) -> Any:
+    return (x.reshape(-1, 1) * jnp.full(3, SCALES[ME])).sum() + jnp.asarray(np.full(3, SCALES[ME])).max() * x.max()
+
+
+def of_one_alone(x: Any) -> Any:
+    if ME:
+        raise KeyError("only in one")
+    return x.sum()
+
+
+meshed_total, meshed_scaled = over(total), over(scaled, in_axes=(0, None))
+DIFFERING: dict[str, Callable[[], Any]] = {
+    "another function": lambda: over(jnp.max if ME else jnp.sum)(X),
+    "another number of rows in process": lambda: meshed_total(X[: 30 + ME]),
+    "another number of rows": lambda: over(total, size=2 + ME)(X),
+    "another constant": lambda: over(by_a_constant)(X),
+    "another argument without rows": lambda: meshed_scaled(X, SCALES[ME]),
+    "another argument without": lambda: meshed_scaled(X, jnp.asarray(SCALES[ME])),
+    "another number of traced arguments": lambda: (jax.grad(meshed_scaled, 1) if ME else meshed_scaled)(X, SCALES[0]),
+    "another": lambda: (jax.grad(meshed_total) if ME else meshed_total)(X),
+}
+FAILING: dict[str, Callable[[], Any]] = {
+    "while it is traced": lambda: over(of_one_alone)(X),
+    "before that": lambda: over(lambda x, y: (x + y).sum())(X, X[: 32 - ME]),
+}
+
+
+def they_go_on() -> None:
+    assert float(meshed_total(X)) == 496
+
+
+def differing() -> None:
+    for says, call in DIFFERING.items():
+        refused(ValueError, says, call)
+        they_go_on()
+
+
+def failing() -> None:
+    for call in FAILING.values():
+        if ME:
+            refused((KeyError, ValueError), "only in one" if "traced" in call.__name__ else "", call)
+        else:
+            refused(ValueError, "got an error in process 1, which cannot come to this call", call)
+        they_go_on()
+
+
+def one_that_comes_late() -> None:
+    store = _compat.store_of_processes()
+    if ME:
+        for turn in range(2):
+            store.blocking_key_value_get(f"test/{turn}", 60_000)
+        for _ in range(2):
+            refused(tx.StallError, "in process 1 did not meet process 0", lambda: meshed_total(X))
+    else:
+        agreement._WAIT = 0.1
+        for turn in range(2):
+            refused(tx.StallError, "in process 0 did not meet process 1", lambda: meshed_total(X))
+            store.key_value_set(f"test/{turn}", "")
+        agreement._WAIT = 60.0
+    they_go_on()
+
+
+def nothing_is_left() -> None:
+    for _ in range(3):
+        they_go_on()
+    assert len(_compat.store_of_processes().key_value_dir_get("erythroxy_tx")) == 4  # two words of each
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "fit": lambda: values(fit),
+    "carried": lambda: values(carried),
+    "gradients": gradients,
+    "what is elsewhere": what_is_elsewhere,
+    "differing": differing,
+    "failing": failing,
+    "one that comes late": one_that_comes_late,
+    "nothing is left": nothing_is_left,
+}
+
+if __name__ == "__main__":
+    failed = {}
+    for name, check in CHECKS.items():
+        try:
+            check()
+        except Exception:  # noqa: BLE001 - the test shows it
+            failed[name] = traceback.format_exc()
+    print(json.dumps(failed))
