@@ -1,5 +1,5 @@
-"""`tx.chunked(tx.over(mesh, …))` on eight devices beside the same function in one piece: on one device, and under `jax.jit`
-with its rows spread over the devices, which XLA partitions.
+"""`tx.chunked(tx.over(mesh, …))` on eight devices beside the same function in one piece: on one device, and under
+`jax.jit` with its rows spread over the devices, which XLA partitions.
 
     python benchmarks/meshes.py
 
