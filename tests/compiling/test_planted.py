@@ -166,6 +166,7 @@ FAULTS["settings are not compared"] = blank("_of_settings"), "x64"
 FAULTS["functions are told by their line alone"] = blank("_of_function"), "a_lambda_made_anew"
 
 
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_guard_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, shown_by = FAULTS[name]

@@ -108,6 +108,7 @@ def the_same_with_slopes(f: Any, g: Any) -> None:
     close(expected[0], g(W, H))
 
 
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize("name", MOVES)
 def test_what_moves(name: str) -> None:
     f, expected = MOVES[name]
@@ -130,6 +131,7 @@ def test_derivatives_of_every_kind(name: str) -> None:
     close(expected[0], derivatives[0](g))
 
 
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_programs_of_all_places(name: str) -> None:
     f = PROGRAMS[name]
