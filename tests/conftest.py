@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("erythroxy_fast")  # unless --erythroxy-profile
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sampled(share): by default that share of its cases runs, in ci half on each Python")
+    config.addinivalue_line("markers", "sampled(share): by default that share of its cases runs, in ci half")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
