@@ -93,7 +93,7 @@ class StallError(ErythroxyError, TimeoutError):
 
 
 class StaleArrayError(ErythroxyError, RuntimeError):
-    """A host array changed after it was copied to the device."""
+    """A host array changed after it was copied to the device, or the rows of a stream between two passes over them."""
 
 
 class RunSpecError(ErythroxyError, ValueError):

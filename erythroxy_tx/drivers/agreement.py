@@ -94,7 +94,7 @@ def digest(values: Iterable[Any]) -> str:
     for value in values:
         if value is None or isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):
             continue
-        if jnp.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key):
+        if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)  # noqa: PLW2901
         with jax.transfer_guard("allow"):
             host = np.asarray(value)

@@ -163,7 +163,8 @@ class MeshProgram:
         def told() -> dict[str, str]:
             whole = [leaf for v, leaf in zip(self.program.ins, leaves, strict=True) if not v.rows]
             traced = sum(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-            return self._told_apart | {"number of traced arguments": str(traced), "argument without rows": digest(whole)}
+            more = {"number of traced arguments": str(traced), "argument without rows": digest(whole)}
+            return self._told_apart | more
 
         agree(self._fn.mesh, told, self._fn.label)
 

@@ -51,10 +51,10 @@ class Over(Driver):
         """How many devices the rows lie on."""
         return int(self.mesh.shape[self.axis])
 
-    @property
-    def here(self) -> Mesh:
-        """The mesh for a call at this place: its axes have types only where `jax.set_mesh` says so."""
-        if jax.sharding.get_abstract_mesh() == self.mesh.abstract_mesh:
+    def at(self, leaves: Sequence[Any]) -> Mesh:
+        """The mesh for a call on some leaves: its axes have types where `jax.set_mesh` or a traced leaf says so."""
+        traced = [jax.typeof(x).sharding.mesh for x in leaves if isinstance(x, jax.core.Tracer)]
+        if self.mesh.abstract_mesh in (jax.sharding.get_abstract_mesh(), *traced):
             return self.mesh
         return Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=(AxisType.Auto,) * self.mesh.devices.ndim)
 
@@ -116,7 +116,7 @@ def over(mesh: Mesh, axis: str, *, chain: bool = False) -> Over:
 
     - `mesh`: as of `jax.make_mesh`. `axis`: the name of the axis of it along which rows lie.
     - `chain`: let the devices run one after the other through a scan over rows whose step is not affine in its carry;
-        otherwise such a scan is refused.
+        otherwise such a scan is refused. One that is affine does so by itself where numbers are not finite or cancel.
 
     **Returns:** a driver.
 
@@ -186,7 +186,10 @@ def _exact(x: Any, value: Value) -> Any:
 
 
 def _meshed(driver: Over, call: RowCall, size: int, rows: Inputs, kept: Kept) -> tuple[Meshed, list[Any]]:
-    (trace, captured), here = _traced(call, kept), driver.here
+    if not call.length:
+        raise ValueError(f"{call.label} got no rows. Expected some, for the devices. Fix: tx.chunked(lax.map, …).")
+    (trace, captured) = _traced(call, kept)
+    here = driver.at([*rows.values(), *call.dynamic, *captured])
     place = driver.rows(call, rows)
     key = None if captured else (call.key, size, place, here)
     fn = Meshed(trace, here, driver.axis, driver.chain, place, size, call.label, kept, key)

@@ -24,7 +24,7 @@ def placed(leaf: Any, dim: int, place: int, mesh: Mesh, axis: str) -> Any:
     sharding = NamedSharding(mesh, spec_of(dim, axis))
     more = place - rows.shape[dim]
     if isinstance(rows, jax.core.Tracer):
-        return _typed(_padded(rows, dim, more), sharding)
+        return _traced(_padded(rows, dim, more), sharding)
     if isinstance(rows, jax.Array) and _stays(rows, sharding, more):
         return jax.device_put(_padded(rows, dim, more), sharding)
     host = np.asarray(rows)
@@ -53,16 +53,17 @@ def _padded(rows: Any, dim: int, more: int) -> Any:
     return jnp.pad(rows, [(0, more if i == dim else 0) for i in range(rows.ndim)])
 
 
-def _typed(x: Any, sharding: NamedSharding) -> Any:
-    """A traced value that lies as it has to, where that is part of its type; otherwise the compiler sees to it."""
-    return jax.device_put(x, sharding) if AxisType.Explicit in sharding.mesh.axis_types else x
+def _traced(x: Any, sharding: NamedSharding) -> Any:
+    """A traced value that lies as it has to; in several processes that is left to the program, as of `_stays`."""
+    typed = AxisType.Explicit in sharding.mesh.axis_types
+    return jax.device_put(x, sharding) if typed or sharding.is_fully_addressable else x
 
 
 def shared(leaf: Any, mesh: Mesh) -> Any:
     """An array that is whole on each device."""
     sharding = NamedSharding(mesh, PartitionSpec())
     if isinstance(leaf, jax.core.Tracer):
-        return _typed(leaf, sharding)
+        return _traced(leaf, sharding)
     if isinstance(leaf, jax.Array) and _stays(leaf, sharding):
         return jax.device_put(leaf, sharding)
     host = np.asarray(leaf)

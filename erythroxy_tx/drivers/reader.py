@@ -95,7 +95,7 @@ class Reader:
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array that begins on a page, so that it is not copied on its way to a CPU device; and with pages of its own, which
+    """An array that begins on a page, so that it is not copied on its way to a CPU device; its pages are its own, and
     go back to the system with it.
     """
     count = math.prod(shape) * np.dtype(dtype).itemsize

@@ -195,4 +195,4 @@ def checksum(rows: np.ndarray) -> int:
     given = rows.reshape(-1).view(np.uint8)
     whole = given.size - given.size % (4 * _WORDS)
     sums = np.add.reduce(given[:whole].view(np.uint32).reshape(-1, _WORDS), axis=0, dtype=np.uint64)
-    return zlib.crc32(given[whole:], zlib.crc32(sums))
+    return zlib.crc32(given[whole:].data, zlib.crc32(sums.data))

@@ -128,8 +128,11 @@ class Streamed:
                 rows[value] = leaf if isinstance(leaf, Source) else _of_array(leaf, value)
         if keys := next((v for v in program.outs if v.rows and v.keys), None):
             raise TypeError(f"{self.label} gives {keys}, random keys. Expected numbers. Fix: jax.random.key_data.")
-        targets = {v: sinks(v, i) for i, v in enumerate(program.outs) if v.rows and v.known is None}
+        targets = dict[Value, Sink]()
         try:
+            for i, value in enumerate(program.outs):
+                if value.rows and value.known is None and value not in targets:
+                    targets[value] = sinks(value, i)
             if isinstance(host, OneChunk):
                 found = host.run(rows, there, targets)
             else:

@@ -18,6 +18,7 @@ from erythroxy_tx import _compat
 from erythroxy_tx.errors import RowMixingError
 from erythroxy_tx.program.numbers import computed
 from erythroxy_tx.program.own_row import batched_by_row
+from erythroxy_tx.program.strided import adds_to_all
 from erythroxy_tx.program.strided import parts_of
 from erythroxy_tx.program.strided import strided
 from erythroxy_tx.program.symbol import Rows
@@ -209,6 +210,8 @@ class _Builder:
                 ins = self._made(primitive, params, ins[:1], [v.aval for v in eqn.outvars])
             if slices:
                 return ins
+            if name in ("scatter-add", "scatter_add") and not self.up_to and adds_to_all(eqn.params, ins):
+                return self._made(lax.add_p, {}, [ins[0], ins[2]], [v.aval for v in eqn.outvars])
         if name == "transpose" and (turned := self._turned(eqn, ins[0])) is not None:
             return turned
         return self._folded(eqn, ins) or self._added(eqn, ins)

@@ -160,12 +160,20 @@ def batched_together(outputs: Leaves, inputs: Leaves) -> Leaves:
 
     Under vmap the cotangent of an input that is shared is summed over the batch. That of an output that is shared
     while others are not would be counted once for each element: jax 0.10.2 does so silently, 0.12.0 refuses. The
-    choice between equal values costs nothing: XLA removes it.
+    choice between equal values costs nothing: XLA removes it. Outside of any trace there is no batch.
     """
+    if not any(isinstance(x, jax.core.Tracer) for x in (*outputs, *inputs)):
+        return outputs
     data = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in inputs]
-    first = [x[(0,) * x.ndim] for x in data if x.size]
-    either = functools.reduce(jnp.logical_or, [x != x for x in first], jnp.bool_(False))  # noqa: FBT003, PLR0124
+    either = functools.reduce(jnp.logical_or, [_any(x) for x in data if x.size], jnp.bool_(False))  # noqa: FBT003
     return [lax.select_n(either, out, out) for out in outputs]
+
+
+def _any(x: Any) -> Any:
+    """Something about an array: about its first number, or where it is part of its type how it lies on a mesh, all."""
+    if all(part is None for part in jax.typeof(x).sharding.spec):
+        x = x[(0,) * x.ndim]
+    return jnp.any(x != x)  # noqa: PLR0124
 
 
 @jax.tree_util.register_static

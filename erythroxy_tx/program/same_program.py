@@ -2,6 +2,7 @@
 compute the same; two that compute the same may have two keys.
 """
 
+import hashlib
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from erythroxy_tx import _compat
 
-_SMALL = 4096  # bytes that are compared; a larger constant is told by which object it is
+_SMALL = 4096  # bytes that are kept; of more their digest is
+_COMPARED = 2**26  # bytes that are compared; a larger constant is told by which object it is
 
 
 def key_of(closed: Any) -> Hashable:
@@ -46,8 +48,9 @@ def _told(value: Any) -> Hashable:
         return type(value), tuple(map(_told, value))
     if isinstance(value, dict):
         return tuple((key, _told(item)) for key, item in sorted(value.items()))
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object and value.nbytes <= _SMALL:
-        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object and value.nbytes <= _COMPARED:
+        bits = value.tobytes()
+        return value.dtype.str, value.shape, bits if len(bits) <= _SMALL else hashlib.sha256(bits).digest()
     if isinstance(value, (np.ndarray, jax.Array)):
         return "array", id(value)
     if isinstance(value, (float, complex)):

@@ -43,6 +43,17 @@ def strided(params: dict[str, Any], ins: "list[Value]", at: Callable[[Any], int]
     return [(lax.slice_p, slices), *([(lax.rev_p, {"dimensions": (axis,)})] if step < 0 else [])]
 
 
+def adds_to_all(params: dict[str, Any], ins: "list[Value]") -> bool:
+    """Whether a scatter adds one update to each row, in order, as the derivative of `x[::-1]` does."""
+    numbers, (operand, indices, updates) = params["dimension_numbers"], ins
+    mapped = numbers.scatter_dims_to_operand_dims
+    if len(mapped) != 1 or numbers.operand_batching_dims or indices.at[1:] != (1,) or updates.at != operand.at:
+        return False
+    others = tuple(i for i in range(len(operand.at)) if i not in mapped)
+    in_place = numbers.inserted_window_dims == mapped and numbers.update_window_dims == others
+    return in_place and mapped[0] in operand.rows and _even(indices) == (0, 1)
+
+
 def parts_of(params: dict[str, Any], source: "Value") -> Iterator[dict[str, Any]]:
     """The parameters of a slice for each part of a split."""
     axis, first = params["axis"], 0

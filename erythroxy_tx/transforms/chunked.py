@@ -192,12 +192,13 @@ class Chunked(Transform):
 
     def _driven(self, *args: Any, **kwargs: Any) -> Any:
         assert isinstance(self.driver, Driver)
+        kept = self._kept("driven", Kept)
         with self.driver.announced(self._label):
             call, inputs = self._opened(args, kwargs)
-            size = None if call.unknown else self._plan(call, inputs).size
-        if size is None:
-            return call.whole()
-        return self.driver.run(call, size, inputs, self._kept("driven", Kept))
+            if not call.unknown:
+                size = self._plan(call, inputs).size
+                call.result = kept.once(("result", call.key), lambda: call.result)
+        return call.whole() if call.unknown else self.driver.run(call, size, inputs, kept)
 
     @property
     def _label(self) -> str:

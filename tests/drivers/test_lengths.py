@@ -121,6 +121,7 @@ def test_the_same_for_any_length(fn: Any, n: int) -> None:
     close(streamed(fn)(*data(n)), jax.jit(fn)(*data(n)))
 
 
+@pytest.mark.sampled(0.6)
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_another_length_compiles_nothing(fn: Any) -> None:
     streamed(fn)(*data(40))

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
 import erythroxy_tx as tx
+from erythroxy_tx.program.mesh import joins
 
 RNG = np.random.default_rng(0)
 W = jnp.asarray(RNG.normal(size=(3, 5)).astype(np.float32) / 2)
@@ -50,8 +51,7 @@ def close(got: Any, want: Any, rtol: float = 2e-5) -> None:
             np.testing.assert_array_equal(a, b)
             continue
         kind = np.complex64 if jnp.issubdtype(b.dtype, jnp.complexfloating) else np.float32
-        a, b = (np.asarray(x).astype(kind) for x in (a, b))
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(np.asarray(a, kind), np.asarray(b, kind), rtol=rtol, atol=rtol)
 
 
 # ---------------------------------------------------------------------------------------------- values
@@ -93,7 +93,7 @@ def scattered(x: Any) -> Any:
 
 def neighbours(x: Any) -> Any:
     window = lax.reduce_window(x, 0.0, lax.add, (3, 1), (1, 1), ((2, 0), (0, 0)))
-    return jnp.diff(x, axis=0), window, ((x[1:] * x[:-1]).mean(0)), jnp.convolve(x[:, 0], jnp.array([0.5, 0.3, 0.2]))
+    return jnp.diff(x, axis=0), window, (x[1:] * x[:-1]).mean(0), x[3:] - x[:-3]
 
 
 def single_rows(x: Any) -> Any:
@@ -116,14 +116,15 @@ def given(x: Any) -> Any:
 FUNCTIONS = [standardised, extremes, products, kinds, scattered, neighbours, single_rows, loops, given]
 
 
-@pytest.mark.sampled(0.4)
-@pytest.mark.parametrize("n", [24, 23, 13, 3])
+@pytest.mark.sampled(0.15)
+@pytest.mark.parametrize("n", [24, 23, 13, 12])
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
 def test_the_same_as_one_shot(fn: Any, n: int) -> None:
     x = data(n)
     close(over(fn)(x), jax.jit(fn)(x))
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("n", [1, 2])
 def test_fewer_rows_than_devices(n: int) -> None:
     def fn(x: Any) -> Any:
@@ -132,19 +133,24 @@ def test_fewer_rows_than_devices(n: int) -> None:
     close(over(fn)(data(n)), jax.jit(fn)(data(n)))
 
 
-def test_no_rows() -> None:
-    x = np.ones((0, 3), np.float32)
-    total, rows = over(lambda x: (x.sum(0), x * 2))(x)
-    assert total.tolist() == [0, 0, 0]
-    assert rows_of(rows).shape == (0, 3)
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got no rows. Expected some.*Fix: "):
+        over(lambda x: x.sum(0))(data(0))
 
 
+def centred(w: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ w)
+    return jnp.mean((h - h.mean(0)) ** 2)
+
+
+def rough(w: Any, x: Any) -> Any:
+    return (jnp.diff(x, axis=0) ** 2).sum() * w.sum() + x.max()
+
+
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("n", [24, 23])
-def test_gradients(n: int) -> None:
-    def loss(w: Any, x: Any) -> Any:
-        h = jnp.tanh(x @ w)
-        return jnp.mean((h - h.mean(0)) ** 2) + (jnp.diff(x, axis=0) ** 2).sum() + x.max()
-
+@pytest.mark.parametrize("loss", [centred, rough], ids=lambda fn: fn.__name__)
+def test_gradients(loss: Any, n: int) -> None:
     got = jax.value_and_grad(over(loss, in_axes=(None, 0)), (0, 1))(W, jnp.asarray(data(n)))
     close(got, jax.value_and_grad(loss, (0, 1))(W, jnp.asarray(data(n))))
 
@@ -162,7 +168,7 @@ def test_inside_of_jit_and_with_keywords() -> None:
     def fn(x: Any, *, scale: Any, flag: bool) -> Any:
         return (x * scale).sum(0) if flag else x
 
-    run = jax.jit(functools.partial(over(fn), flag=True))
+    run = jax.jit(functools.partial(over(fn, static_argnames=("flag",)), flag=True))
     close(run(data(24), scale=2.0), fn(data(24), scale=2.0, flag=True))
 
 
@@ -196,6 +202,7 @@ def test_rows_that_do_not_divide_come_as_padded_and_go_in_again() -> None:
     close(over(fn)(rows), jax.jit(fn)(x - x.mean(0)))
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("fill", [np.nan, 1e30])
 def test_what_is_past_the_rows_of_a_padded_is_anything(fill: float) -> None:
     def fn(x: Any) -> Any:
@@ -205,6 +212,7 @@ def test_what_is_past_the_rows_of_a_padded_is_anything(fill: float) -> None:
     close(over(fn)(padded(x, 24, fill)), jax.jit(fn)(x))
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("is_set", [False, True])
 def test_a_mesh_whose_axes_are_types(is_set: bool) -> None:
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
@@ -220,6 +228,7 @@ def test_a_mesh_whose_axes_are_types(is_set: bool) -> None:
         close(run(x), jax.jit(fn)(x))
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
 def test_a_mesh_of_two_axes(shape: tuple[int, int]) -> None:
     close(over(given, mesh_of(*shape, axes=("data", "model")))(data(23)), jax.jit(given)(data(23)))
@@ -235,8 +244,8 @@ def test_another_length_with_the_same_place_compiles_nothing() -> None:
     run = over(fn)
     run(data(23))
     with tx.compiles() as seen:
-        found = run(data(23) + 1), run(data(23))
-    assert not seen.events
+        run(data(23) + 1)
+    assert not [event for event in seen.events if event.stage == "compile"]
     x = padded(data(21), 24)
     with tx.compiles() as seen:
         found = run(x)
@@ -244,6 +253,7 @@ def test_another_length_with_the_same_place_compiles_nothing() -> None:
     close(found, jax.jit(fn)(data(21)))
 
 
+@pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("options", [{"n": 3}, {"size": 5}, {"size": 100}, {"budget": "64KiB"}])
 def test_chunks(options: dict[str, Any]) -> None:
     run = tx.chunked(tx.over(mesh_of(), "data"), **options)(standardised)
@@ -254,7 +264,7 @@ def test_a_budget_is_of_one_device() -> None:
     run = tx.chunked(tx.over(mesh_of(), "data"), budget="256KiB")(lambda x: (x @ wide).T @ (x @ wide))
     x, wide = data(2000), jnp.ones((3, 128))
     assert run.chunks(x).size < 200
-    assert "over 2 devices along 'data' of the mesh, with place for 1000 rows on each" in str(run.explain(x))
+    assert "over 2 devices along 'data' of the mesh, with place for 1000 rows on each" in str(tx.explain(run, x))
 
 
 # ---------------------------------------------------------------------------------------------- errors
@@ -284,7 +294,15 @@ def test_what_needs_rows_of_other_devices_is_refused(fn: Any, says: str) -> None
         over(fn)(data(24))
 
 
+def test_a_sum_that_is_not_told_to_the_other_devices_is_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joins, "summed", lambda values, axis: list(values))
+    with pytest.raises(ValueError, match="out_specs"):
+        over(lambda x: x.sum(0))(data(24))
+
+
 def test_a_length_that_is_traced_is_refused() -> None:
     x = padded(data(9), 24)
-    with pytest.raises(ValueError, match=r"got x: a tx.Padded whose length is traced.*Fix: call it outside of jax\.jit"):
+    with pytest.raises(
+        tx.TransformOrderError, match=r"got x: a tx.Padded whose length is traced.*Fix: call it outside of jax\.jit"
+    ):
         jax.jit(over(lambda x: x.sum(0)))(x)

@@ -100,6 +100,19 @@ def test_rows_at_even_distances(driver: Any, n: int) -> None:
     close(tx.chunked(driver, size=SIZE)(turned)(*data(n)), jax.jit(turned)(*data(n)))
 
 
+def returned(w: Any, x: Any, y: Any) -> Any:
+    """Discounted returns, from the end on, of what is learned."""
+    reward = (jnp.tanh(x @ w) * y)[::-1]
+    total, each = lax.scan(lambda c, r: (0.9 * c + r,) * 2, 0.0, reward)
+    return (each[::-1] * y).mean() + total
+
+
+@pytest.mark.parametrize("driver", [tx.stream(), lax.map])
+def test_the_gradient_of_what_is_turned(driver: Any) -> None:
+    turned = tx.chunked(driver, size=SIZE, in_axes=(None, 0, 0))(returned)
+    close(jax.value_and_grad(turned)(jnp.ones(3), *data(40)), jax.value_and_grad(returned)(jnp.ones(3), *data(40)))
+
+
 def test_a_gradient() -> None:
     def loss(w: Any, x: Any) -> Any:
         total = jnp.cumsum(x @ w)

@@ -1,5 +1,5 @@
-"""`tx.over` in several processes: what each has is the same as one-shot, and where they differ all of them refuse and can
-go on. Two real processes on this machine make all checks (`two_processes.py`), as starting them takes longest.
+"""`tx.over` in several processes: what each has is the same as one-shot, and where they differ all of them refuse and
+can go on. Two real processes on this machine make all checks (`in_two_processes.py`), as starting them takes longest.
 """
 
 import json
@@ -24,11 +24,11 @@ def test_two_processes_compute_what_one_does_or_both_refuse() -> None:
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(HERE.parent.parent),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, HERE / "two_processes.py", str(me), port],
+            [sys.executable, HERE / "in_two_processes.py", str(me), port],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -41,6 +41,7 @@ def test_two_processes_compute_what_one_does_or_both_refuse() -> None:
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     for process, (out, errors) in zip(processes, told, strict=True):
         assert process.returncode == 0, errors
         failed = json.loads(out.splitlines()[-1])

@@ -165,6 +165,15 @@ FAULTS = [
         FLOATS,
     ),
     Case(
+        "rows that were computed are read one row early",
+        planted(
+            streamed(replaced(HostRun, "chunks", one_row_early)),
+            lambda x: jnp.diff(jnp.cumsum(x, 0), axis=0),
+            on_host=True,
+        ),
+        FLOATS,
+    ),
+    Case(
         "a carry is taken up where the first chunk began",
         planted(streamed(replaced(Loop, "_begun", started_anew)), centred, on_host=True),
         FLOATS,

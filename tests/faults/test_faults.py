@@ -5,6 +5,7 @@ the end of the run.
 import of_chunks
 import of_derivatives
 import of_masks
+import of_meshes
 import of_nothing
 import of_padding
 import of_ports
@@ -17,11 +18,19 @@ import pytest
 
 import erythroxy_tx as tx
 
-FAULTS = [
-    fault
-    for module in (of_chunks, of_padding, of_values, of_derivatives, of_state, of_ports, of_rows, of_masks, of_streams)
-    for fault in module.FAULTS
+MODULES = [
+    of_chunks,
+    of_padding,
+    of_values,
+    of_derivatives,
+    of_state,
+    of_ports,
+    of_rows,
+    of_masks,
+    of_streams,
+    of_meshes,
 ]
+FAULTS = [fault for module in MODULES for fault in module.FAULTS]
 
 
 @pytest.mark.sampled(0.4)

@@ -41,7 +41,8 @@ def check_carry(task: Carry, *, chain: bool) -> None:
     if task.eqn.name == "scan" and not chain and _way(task) == "chain":
         raise mixing(
             task.eqn,
-            "whose step is not affine in the carry, so that a device can begin only after the one before it",
+            f"whose step is not affine in the carry, or mixes more than {_MOST} numbers of it, so that a device can "
+            "begin only after the one before it",
             "tx.over(…, chain=True), which lets one device run after the other; or tx.chunked(lax.map, …)",
         )
 
@@ -91,12 +92,12 @@ class Line:
         leaves, structure = jax.tree.flatten((found, slopes))
         ends, slopes = jax.tree.unflatten(structure, of_each(leaves, self.axis, self.devices))
         each = zip(tasks, ways, first, ends, slopes, strict=True)
-        found, exact = zip(*(self._folded(*one) for one in each), strict=True)
+        folded, exact = zip(*(self._folded(*one) for one in each), strict=True)
         if set(ways) == {"join"}:
-            return list(found)
+            return list(folded)
         starts: Leaves = lax.cond(
             functools.reduce(jnp.logical_and, exact),
-            lambda: self._varied(list(found)),
+            lambda: self._varied(list(folded)),
             lambda: self._varied(self._in_turn(first, end)),
         )
         return starts
@@ -132,17 +133,17 @@ class Line:
     def _folded(self, task: Carry, way: str, start: Any, stack: Any, slope: Any) -> tuple[Any, Any]:
         """What the devices before this one make of the first beginning, and whether that is as good as in turn."""
         order = list(range(self.devices))[:: -1 if self.reverse else 1]
-        now, found, exact = start, start, jnp.bool_(True)
+        now, found, exact = start, start, list[Any]()
         for i, following in itertools.pairwise(order):
             one = jax.tree.map(lambda x, i=i: x[i], stack)
-            if way == "join":
+            if task.how.join is not None:
                 now = task.how.join(now, one)
             else:
                 now, good = _moved(way, slope, i, now, one)
-                exact = exact & good
+                exact.append(good)
             mine = following == self.me
             found = jax.tree.map(lambda a, b: jnp.where(mine, a, b), now, found)  # noqa: B023
-        return found, exact
+        return found, functools.reduce(jnp.logical_and, exact, jnp.bool_(True))  # noqa: FBT003
 
     def _in_turn(self, first: Leaves, end: Callable[[Leaves], Leaves]) -> Leaves:
         """One device after the other: each hands its end to the next."""

@@ -26,8 +26,11 @@ def extremes(values: Leaves, axis: str, *, largest: bool) -> Leaves:
     reduce, worst = (lax.pmax, -jnp.inf) if largest else (lax.pmin, jnp.inf)
     plain = [x.astype(jnp.int32) if x.dtype == bool else x for x in values]
     floats = [jnp.issubdtype(x.dtype, jnp.floating) for x in values]
-    nans = [jnp.isnan(x) for x, is_float in zip(plain, floats, strict=True) if is_float]
-    flags = [(x if largest else ~x).astype(jnp.int32) for x in nans]
+    flags = [
+        (jnp.isnan(x) if largest else ~jnp.isnan(x)).astype(x.dtype)  # of the dtype, so that one collective takes both
+        for x, is_float in zip(plain, floats, strict=True)
+        if is_float
+    ]
     filled = [
         jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x) if is_float else x
         for x, is_float in zip(plain, floats, strict=True)
