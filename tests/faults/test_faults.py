@@ -45,8 +45,9 @@ def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None
 
 @pytest.mark.sampled(0.4)
 @pytest.mark.parametrize("case", of_nothing.CASES, ids=str)
-def test_nothing_is_found_in_what_is_right(case: planted.Case) -> None:
-    proof = case.search()(None, None)
+def test_nothing_is_found_in_what_is_right(case: planted.Case, pytestconfig: pytest.Config) -> None:
+    few = pytestconfig.getoption("--erythroxy-profile", default=None) == "ci"  # benchmarks/proofs.py tries many
+    proof = case.search()(20 if few else None, None)
     assert proof.examples
 
 
