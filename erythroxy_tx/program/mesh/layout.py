@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -28,6 +27,7 @@ from erythroxy_tx.program.passes import Pass
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import plan_of
 from erythroxy_tx.program.rows import Step
+from erythroxy_tx.program.rules.rule import empty
 from erythroxy_tx.program.rules.rule import mixing
 from erythroxy_tx.program.words import told
 
@@ -81,11 +81,7 @@ class Layout:
 
     def buffer(self, value: Value) -> Any:
         """Place for a device's rows of a result."""
-        shape = tuple(self.place if i in value.rows else size for i, size in enumerate(value.at))
-        if value.keys:
-            data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, value.dtype))
-            return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=_compat.key_impl(value.dtype))
-        return jnp.zeros(shape, value.dtype)
+        return empty(tuple(self.place if i in value.rows else size for i, size in enumerate(value.at)), value.dtype)
 
     def varied(self, tree: Any) -> Any:
         """Values as if they differed between devices, as what is computed from rows does."""
