@@ -11,6 +11,7 @@ import collections
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -33,10 +34,11 @@ _STALLS: collections.Counter[Any] = collections.Counter()  # barriers that were 
 _KNOWN = "_known_to_all_processes"  # of an error, that the others fail as well
 
 
-def agree(mesh: Mesh, told: Callable[[], Word], label: str) -> None:
+def agree(mesh: Mesh, told: Callable[[], Word], label: str, wait: float | None = None) -> None:
     """Go on only if the other processes of a mesh are about to run the same.
 
-    **Arguments:** `told`: what has to be the same, by name; it is asked only where there are other processes.
+    **Arguments:** `told`: what has to be the same, by name; it is asked only where there are other processes. `wait`:
+    seconds.
 
     **Raises:** `ValueError` if one runs something else, or failed before it came here; `StallError` if one does not
     come.
@@ -44,7 +46,28 @@ def agree(mesh: Mesh, told: Callable[[], Word], label: str) -> None:
     if not _others(mesh):
         return
     me, own = jax.process_index(), told()
-    words, stalled = _exchanged(mesh, own, _WAIT)
+    for process, word in told_by_all(mesh, own, label, wait).items():
+        if differing := [name for name in own if own[name] != word.get(name)]:
+            name = differing[0]
+            raise _known(
+                ValueError(
+                    f"{label} got another {name} in process {me} ({own[name]}) than in process {process} "
+                    f"({word.get(name)}). Expected the same in every process. Fix: make the same call everywhere, with "
+                    "the same constants, arguments without rows, chunk size and true number of rows."
+                )
+            )
+
+
+def told_by_all(mesh: Mesh, own: Word, label: str, wait: float | None = None) -> dict[int, Word]:
+    """What each process of a mesh tells, by its number.
+
+    **Raises:** `ValueError` if one failed before it came here; `StallError` if one does not come.
+    """
+    me = jax.process_index()
+    if not _others(mesh):
+        return {me: own}
+    wait = _WAIT if wait is None else wait
+    words, stalled = _exchanged(mesh, own, wait)
     for process, word in words.items():
         if "failed" in word:
             raise _known(
@@ -53,22 +76,13 @@ def agree(mesh: Mesh, told: Callable[[], Word], label: str) -> None:
                     "Expected every process to make the same calls. Fix: the error there."
                 )
             )
-        if differing := [name for name in own if own[name] != word[name]]:
-            name = differing[0]
-            raise _known(
-                ValueError(
-                    f"{label} got another {name} in process {me} ({own[name]}) than in process {process} "
-                    f"({word[name]}). Expected the same in every process. Fix: make the same call everywhere, with the "
-                    "same constants, arguments without rows, chunk size and true number of rows."
-                )
-            )
     missing = [process for process in _processes(mesh) if process not in words]
     if not missing and stalled is None:
-        return
+        return words
     others = ", ".join(str(process) for process in missing or _processes(mesh) if process != me)
     raise _known(
         StallError(
-            f"{label} in process {me} did not meet process {others}: the first one waits {_WAIT:g} s. Expected every "
+            f"{label} in process {me} did not meet process {others}: the first one waits {wait:g} s. Expected every "
             "process of the mesh to make the same calls. Fix: look at what each does; then make the call again in all."
         )
     ) from stalled
@@ -101,6 +115,12 @@ def digest(values: Iterable[Any]) -> str:
         found.update(f"{host.dtype}{host.shape}".encode())
         found.update(host.tobytes())
     return found.hexdigest()[:16]
+
+
+def digest_of(*programs: Any) -> str:
+    """What tells the text of programs from others, whatever objects they hold."""
+    text = re.sub("0x[0-9a-f]+", "", " ".join(map(str, programs)))
+    return digest([np.frombuffer(text.encode(), np.uint8)])
 
 
 def _exchanged(mesh: Mesh, own: Word, wait: float) -> tuple[dict[int, Word], Exception | None]:

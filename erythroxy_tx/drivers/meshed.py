@@ -4,7 +4,6 @@ does (`program/mesh/`).
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable
 from collections.abc import Hashable
 from typing import Any
@@ -21,6 +20,7 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.drivers.agreement import agree
 from erythroxy_tx.drivers.agreement import announced
 from erythroxy_tx.drivers.agreement import digest
+from erythroxy_tx.drivers.agreement import digest_of
 from erythroxy_tx.drivers.placed import placed
 from erythroxy_tx.drivers.placed import shared
 from erythroxy_tx.drivers.placed import spec_of
@@ -209,9 +209,8 @@ class MeshProgram:
         """What has to be the same in every process, by name."""
         fn, closed = self._fn, self._trace.closed
         part = len(self.program.equations), [(v.at, v.dtype) for v in self.program.outs]  # of halves, which one
-        text = re.sub("0x[0-9a-f]+", "", f"{closed} {part} {fn.chain}")
         return {
-            "function": f"{fn.label} {digest([np.frombuffer(text.encode(), np.uint8)])}",
+            "function": f"{fn.label} {digest_of(closed, part, fn.chain)}",
             "constant": digest(_compat.all_constants(closed)),
             "number of rows": f"{self._trace.rows}, {fn.size} in a chunk, place for {fn.place} on a device",
             "mesh": f"{fn.axis} of {fn.mesh.shape_tuple}, devices {[d.id for d in fn.mesh.devices.flat]}",

@@ -24,6 +24,8 @@ from erythroxy_tx.drivers.meshed import Meshed
 from erythroxy_tx.drivers.meshed import place_for
 from erythroxy_tx.drivers.placed import placed
 from erythroxy_tx.drivers.placed import shared
+from erythroxy_tx.drivers.shared_stream import SharedStream
+from erythroxy_tx.drivers.stream import Stream
 from erythroxy_tx.drivers.streamed import Kept
 from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.host.memory import return_freed
@@ -101,7 +103,7 @@ class Over(Driver):
         return sizes(rows)
 
 
-def over(mesh: Mesh, axis: str, *, chain: bool = False) -> Over:
+def over(mesh: Mesh, axis: str, *, chain: bool = False, stream: Stream | None = None) -> Driver:
     """Run chunks on the devices of a mesh: each goes over its own rows, and a pass ends with one collective for each
     kind of reduction.
 
@@ -117,6 +119,8 @@ def over(mesh: Mesh, axis: str, *, chain: bool = False) -> Over:
     - `mesh`: as of `jax.make_mesh`. `axis`: the name of the axis of it along which rows lie.
     - `chain`: let the devices run one after the other through a scan over rows whose step is not affine in its carry;
         otherwise such a scan is refused. One that is affine does so by itself where numbers are not finite or cancel.
+    - `stream`: a `tx.stream(…)`, by which each process reads rows of its own, such as from its files; results with
+        rows are then of this process. What runs along rows from process to process is refused.
 
     **Returns:** a driver.
 
@@ -135,7 +139,11 @@ def over(mesh: Mesh, axis: str, *, chain: bool = False) -> Over:
         raise TypeError(f"tx.over got mesh={mesh!r}. Expected a jax.sharding.Mesh. Fix: jax.make_mesh((8,), ('x',)).")
     if axis not in mesh.axis_names:
         raise ValueError(f"tx.over got axis={axis!r}, of a mesh with {mesh.axis_names}. Expected one of them.")
-    return Over(mesh, axis, bool(chain))
+    if stream is None:
+        return Over(mesh, axis, bool(chain))
+    if not isinstance(stream, Stream) or chain:
+        raise ValueError(f"tx.over got stream={stream!r} and chain={chain!r}. Expected tx.stream(…), and no chain.")
+    return SharedStream(mesh, axis, stream)
 
 
 def with_structs(label: str, names: Any, args: tuple, kwargs: dict[str, Any], in_axes: Prefix) -> tuple[Any, Inputs]:

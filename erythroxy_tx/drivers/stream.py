@@ -18,8 +18,12 @@ from erythroxy_tx.core.signature import is_traced
 from erythroxy_tx.core.signature import named_leaves
 from erythroxy_tx.core.signature import shape_of
 from erythroxy_tx.core.signature import struct_of
+from erythroxy_tx.drivers.agreement import digest
+from erythroxy_tx.drivers.agreement import digest_of
 from erythroxy_tx.drivers.driver import Driver
 from erythroxy_tx.drivers.driver import Inputs
+from erythroxy_tx.drivers.row_blocks import RowBlocks
+from erythroxy_tx.drivers.share import Share
 from erythroxy_tx.drivers.sink import FileSink
 from erythroxy_tx.drivers.sink import Sink
 from erythroxy_tx.drivers.source import Source
@@ -77,8 +81,8 @@ def stream(depth: int = 2, *, out: Any = None, narrow: bool = False) -> Stream:
     **Arguments:**
 
     - `depth`: how many chunks are read or run at a time.
-    - `out`: where results with rows go: None for numpy arrays, or the path of a `.npy` file, which is there once it is
-        whole; a pytree prefix of the result.
+    - `out`: where results with rows go: None for numpy arrays, the path of a `.npy` file, which is there once it is
+        whole, or `iter` for an iterator of their blocks; a pytree prefix of the result.
     - `narrow`: read 64-bit rows as 32-bit ones; otherwise they are refused where JAX would narrow them.
 
     **Returns:** a driver.
@@ -95,30 +99,44 @@ def stream(depth: int = 2, *, out: Any = None, narrow: bool = False) -> Stream:
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise ValueError(f"tx.stream got depth={depth!r}. Expected an int ≥ 1: chunks that are read or run at a time.")
     paths = None if out is None else Prefix.of(out)
-    given = [path for path in (paths.leaves if paths else ()) if path is not None]
+    given = [path for path in (paths.leaves if paths else ()) if path not in (None, iter)]
     if bad := [path for path in given if not isinstance(path, str | Path) or Path(path).suffix != ".npy"]:
-        raise ValueError(f"tx.stream got out={out!r} with {bad[0]!r} in it. Expected paths of .npy files, and None.")
+        raise ValueError(f"tx.stream got out={out!r} with {bad[0]!r} in it. Expected .npy paths, iter, None.")
     return Stream(depth, paths, bool(narrow))
 
 
-def run_streamed(driver: Stream, call: RowCall, size: int, sources: dict[int, Source], kept: Kept) -> Any:
+def run_streamed(
+    driver: Stream, call: RowCall, size: int, sources: dict[int, Source], kept: Kept, share: Share | None = None
+) -> Any:
     """Call a function whose rows are streamed; `sources` are those of its arguments, by position."""
 
     if call.length > _MOST:
         raise ValueError(f"{call.label} got {call.length} rows. Expected at most {_MOST}, which an int32 counts.")
-    count = len(call.result_leaves)
-    paths = driver.out.spread(call.result, call.label, "out", "the result") if driver.out else [None] * count
+    paths = _paths(driver, call)
 
     def sinks(value: Value, index: int) -> Sink:
         path = paths[index]
-        return in_memory(value, index) if path is None else FileSink(path, value.at, value.dtype)
+        return in_memory(value, index) if path in (None, iter) else FileSink(path, value.at, value.dtype)
 
-    fn = _streamed(driver, call, size, kept, sources, sinks)
+    fn = _streamed(driver, call, size, kept, sources, sinks, share)
     _check_paths(paths, [bool(_has_rows(v)) for v in fn.trace.closed.jaxpr.outvars], call.label)
     free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
+    if _differentiated(free) and fn.yielded:
+        raise TransformOrderError(
+            f"{call.label} is differentiated, with out=iter for result {fn.yielded[0]}. Expected rows that are there "
+            "as a whole. Fix: out=None for an array, or a file."
+        )
     outs = differentiable(fn)(list(map(jnp.asarray, free))) if _differentiated(free) else fn(free)
     types = zip(outs, call.result_leaves, strict=True)
-    return call.unflatten([x if isinstance(x, np.ndarray) else like(jnp.asarray(x), leaf) for x, leaf in types])
+    return call.unflatten(
+        [x if isinstance(x, np.ndarray | RowBlocks) else like(jnp.asarray(x), leaf) for x, leaf in types]
+    )
+
+
+def _paths(driver: Stream, call: RowCall) -> list[Any]:
+    """Where each result goes: None, a path, or `iter`."""
+    count = len(call.result_leaves)
+    return driver.out.spread(call.result, call.label, "out", "the result") if driver.out else [None] * count
 
 
 def _has_rows(var: Any) -> bool:
@@ -130,24 +148,37 @@ def _check_paths(paths: list[Any], rows: list[bool], label: str) -> None:
     for i, path in enumerate(paths):
         if path is not None and not rows[i]:
             raise ValueError(f"{label} got out={path!r} for result {i}, which has no rows. Expected None for it.")
-        if path is not None and path in paths[:i]:
+        if path not in (None, iter) and path in paths[:i]:
             raise ValueError(f"{label} got out={path!r} for two results. Expected a file for each, as a tuple.")
 
 
-def streamed_bytes(driver: Stream, call: RowCall, size: int, kept: Kept) -> ProgramBytes:
+def streamed_bytes(driver: Stream, call: RowCall, size: int, kept: Kept, share: Share | None = None) -> ProgramBytes:
     """What the program of a chunk takes, with the rows of the chunks that wait or are read beside it."""
     rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
-    host = _streamed(driver, call, size, kept, rows, in_memory).host
+    host = _streamed(driver, call, size, kept, rows, in_memory, share).host
     there = {v: leaf for v, leaf in zip(host.program.ins, call.dynamic, strict=False) if not v.rows}
     found = host.most_bytes(there)
     return_freed()  # by the compiler, which the next compile would add to
     return dataclasses.replace(found, temp=found.temp + driver.depth * host.chunk_bytes())
 
 
-def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept) -> list[str]:
+def words_of(driver: Stream, call: RowCall, size: int, kept: Kept, share: Share) -> dict[str, str]:
+    """What has to be the same in every process that streams, by name."""
+    rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
+    fn = _streamed(driver, call, size, kept, rows, in_memory, share)
+    closed = fn.trace.closed
+    return {
+        "function": f"{call.label} {digest_of(closed)}",
+        "constant": digest(_compat.all_constants(closed)),
+        "number of rows": f"{call.length}, {size} in a chunk",
+        "mesh": f"{share.axis} of {share.mesh.shape_tuple}",
+    }
+
+
+def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept, share: Share | None = None) -> list[str]:
     """What a stream does, in words."""
     rows = {i: None for i, axis in enumerate(call.axes) if axis is not None}
-    host = _streamed(driver, call, size, kept, rows, in_memory).host
+    host = _streamed(driver, call, size, kept, rows, in_memory, share).host
     reads = sum(math.prod(x.shape) * x.dtype.itemsize for x in map(struct_of, call.rows))
     times, loops = (sum(bool(p.tasks) for p in host.passes), len(host.loops)) if isinstance(host, HostRun) else (1, 0)
     read = f"rows are read {times} time{'s' * (times != 1)}, {format_bytes(times * reads)} in all"
@@ -155,12 +186,15 @@ def told_streamed(driver: Stream, call: RowCall, size: int, kept: Kept) -> list[
     return [
         f"from the host: {read}, {driver.depth} chunks at a time",
         *host.told(),
-        f"a chunk takes {streamed_bytes(driver, call, size, kept)}",
+        f"a chunk takes {streamed_bytes(driver, call, size, kept, share)}",
     ]
 
 
-def _streamed(driver: Stream, call: RowCall, size: int, kept: Kept, sources: Any, sinks: Any) -> Streamed:
-    key = call.key, size
+def _streamed(
+    driver: Stream, call: RowCall, size: int, kept: Kept, sources: Any, sinks: Any, share: Share | None = None
+) -> Streamed:
+    yielded = tuple(i for i, path in enumerate(_paths(driver, call)) if path is iter)
+    key = call.key, size, share is None, yielded
 
     def build() -> Trace:
         trace, captured = traced_call(call)
@@ -172,7 +206,7 @@ def _streamed(driver: Stream, call: RowCall, size: int, kept: Kept, sources: Any
         return trace
 
     trace = kept.once(("trace", call.key), build)
-    return Streamed(trace, sources, size, driver.depth, call.label, kept, key, sinks)
+    return Streamed(trace, sources, size, driver.depth, call.label, kept, key, sinks, share, yielded)
 
 
 def _differentiated(leaves: list[Any]) -> bool:

@@ -5,6 +5,7 @@ the chunks (`loop.py`).
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Hashable
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,6 +15,12 @@ import numpy as np
 from erythroxy_tx.drivers.loop import Loop
 from erythroxy_tx.drivers.loop import copied
 from erythroxy_tx.drivers.one_chunk import OneChunk
+from erythroxy_tx.drivers.row_blocks import RowBlocks
+from erythroxy_tx.drivers.row_blocks import Steps
+from erythroxy_tx.drivers.row_blocks import blocks_of
+from erythroxy_tx.drivers.share import Share
+from erythroxy_tx.drivers.share import SharedLoop
+from erythroxy_tx.drivers.share import check_shared
 from erythroxy_tx.drivers.sink import Sink
 from erythroxy_tx.drivers.source import Source
 from erythroxy_tx.errors import TransformOrderError
@@ -52,7 +59,8 @@ class Streamed:
     """A function of the leaves that have no rows, see `derivative.RowFunction`.
 
     - `sources`: where the rows of the other inputs come from, by position. `key`: what its plans depend on.
-    - `sinks`: where the rows of its results go.
+    - `sinks`: where the rows of its results go. `share`: which of all rows they are, None for all.
+    - `yielded`: the results whose rows come as iterators.
     """
 
     trace: Trace
@@ -63,6 +71,8 @@ class Streamed:
     kept: Kept
     key: Hashable
     sinks: Sinks
+    share: Share | None = None
+    yielded: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> list[Any]:
@@ -79,7 +89,7 @@ class Streamed:
     def vjp(self, wanted: list[int], live: list[int]) -> "Streamed":
         key = "vjp", self.key, tuple(wanted), tuple(live)
         trace = self.kept.once(key, lambda: vjp_of(self.trace, self._places(wanted), live, self.label))
-        return dataclasses.replace(self, trace=trace, key=key, sinks=in_memory)
+        return dataclasses.replace(self, trace=trace, key=key, sinks=in_memory, yielded=())
 
     def halves(
         self, wanted: list[int], live: list[int]
@@ -93,18 +103,32 @@ class Streamed:
         return (lambda free: self._run(forward, free, self.sinks)), (lambda free: self._run(backward, free, in_memory))
 
     def _program_of(self, trace: Trace) -> Program:
-        return trace.flat_at(trace.rows, up_to=False) if self._is_one else trace.program
+        plain = self._is_one or self.share is not None  # sums that devices can add up
+        return trace.flat_at(trace.rows, up_to=False) if plain else trace.program
 
     @property
     def _is_one(self) -> bool:
         """Whether a chunk holds all rows."""
         assert isinstance(self.trace.rows, int)
-        return self.trace.rows <= self.size
+        return self.trace.rows <= self.size and self.share is None
 
     def _planned(self, program: Program) -> HostRun | OneChunk:
         if self._is_one:
             return OneChunk(program)
-        return host_run(program, self.size, self.kept.compiled)
+        host = host_run(program, self.size, self.kept.compiled, self.yielded)
+        if self.share is not None:
+            check_shared(host)
+        return host
+
+    def _loop(self, *args: Any) -> Loop:
+        return Loop(*args) if self.share is None else SharedLoop(self.share, self.kept.compiled, *args)
+
+    def _own(self, value: Value) -> Value:
+        """A result with as many rows as go to its sink."""
+        if self.share is None:
+            return value
+        at = tuple(self.share.rows if i in value.rows else size for i, size in enumerate(value.at))
+        return dataclasses.replace(value, at=at)
 
     def _places(self, free: list[int]) -> list[int]:
         """Where leaves without rows are among all of them."""
@@ -128,22 +152,37 @@ class Streamed:
                 rows[value] = leaf if isinstance(leaf, Source) else _of_array(leaf, value)
         if keys := next((v for v in program.outs if v.rows and v.keys), None):
             raise TypeError(f"{self.label} gives {keys}, random keys. Expected numbers. Fix: jax.random.key_data.")
+        handed = [] if isinstance(host, OneChunk) else list(host.plan.yielded)
         targets = dict[Value, Sink]()
         try:
             for i, value in enumerate(program.outs):
-                if value.rows and value.known is None and value not in targets:
-                    targets[value] = sinks(value, i)
+                later = i in self.yielded and (value in rows or value in handed)
+                if value.rows and value.known is None and value not in targets and not later:
+                    targets[value] = sinks(self._own(value), i)
+            steps: Iterator[list[np.ndarray]] = iter(())
             if isinstance(host, OneChunk):
                 found = host.run(rows, there, targets)
             else:
-                found = Loop(host, rows, there, targets, self.depth, self.label).run()
+                found, steps = self._loop(host, rows, there, targets, self.depth, self.label).run()
             for value in targets.keys() & rows.keys():
                 copied(rows[value], targets[value], self.size)
             whole = {value: sink.finish() for value, sink in targets.items()}
         finally:
             for sink in targets.values():
                 sink.discard()
-        return [whole[v] if v in whole else read(v, found) for v in program.outs]
+        outs = program.outs
+        taken = [i for i in self.yielded if outs[i] in handed]
+        side_by_side = Steps(steps, [handed.index(outs[i]) for i in taken], self.depth, self.label)
+
+        def result(i: int, value: Value) -> Any:
+            if i in taken:
+                return RowBlocks(side_by_side, taken.index(i))
+            if i in self.yielded and value in rows:
+                return blocks_of(rows[value], rows[value].axis, self.size, self.label)
+            array = whole[value] if value in whole else read(value, found)
+            return blocks_of(np.asarray(array), value.rows[0], self.size, self.label) if i in self.yielded else array
+
+        return [result(i, value) for i, value in enumerate(outs)]
 
 
 def _of_array(leaf: Any, value: Value) -> Source:

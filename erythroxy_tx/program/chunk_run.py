@@ -30,9 +30,8 @@ Kept = dict[str, Leaves]
 class ChunkRun:
     """What a pass keeps between its chunks, and what a chunk does to it: `begin`, `step` for each chunk, `end`.
 
-    A chunk has always as many rows, of which some may not count: those that an overlapping last chunk has a second
-    time, or that are put beside the rows of a device to make as many of them. They change nothing that is kept,
-    whatever is in them. What `step` gives for them to be stored is anything: the caller drops it.
+    A chunk has always as many rows. Those that an overlapping last chunk has a second time change nothing that is kept,
+    whatever is in them; what `step` gives for them to be stored the caller drops.
 
     **Arguments:**
 
@@ -63,11 +62,6 @@ class ChunkRun:
                 self.order[chunk] = sorted(items, key=lambda item: item.eqn.index)
 
     @property
-    def can_mask(self) -> bool:
-        """Whether rows of a chunk may be told not to count."""
-        return all(task.how.shares for task in self.folds)
-
-    @property
     def saved(self) -> list[Carry]:
         """The carries of which a later pass needs where each chunk began."""
         return [t for t in self.carries if t.saved]
@@ -92,28 +86,22 @@ class ChunkRun:
         }
 
     def step(
-        self, kept: Kept, chunk: Range, first: Any, index: Any, begun: dict[Equation, Any], own: Any = None
+        self, kept: Kept, chunk: Range, first: Any, begun: dict[Equation, Any], again: Any = None
     ) -> tuple[Kept, Leaves]:
         """What is kept after one more chunk, whose first row is `first`, and its rows of each value that is stored.
 
         **Arguments:**
 
         - `begun`: where the carries that are taken up again began in this chunk.
-        - `own`: which rows count, a traced bool for each row of the chunk, maybe none of them: for a device that has
-            `valid` rows, `jnp.arange(chunk.extent) < valid`. By default all, but those that an overlapping chunk has a
-            second time. Only where `can_mask`.
+        - `again`: how many of its rows, from the first on, another chunk has and do not count here; None for none.
         """
-        some = own is not None
-        if self.one.grid.overlaps:
-            new = jnp.arange(chunk.extent) >= index * self.one.grid.step - first
-            own = new if own is None else own & new
+        own = None if again is None else jnp.arange(chunk.extent) >= again
         blocks, carries = self._blocks(kept, chunk, first, begun, own)
         folds = []
         for task, how, old in zip(self.folds, self.hows, kept["folds"], strict=True):
             wants = zip(task.eqn.ins, task.how.wants(chunk), strict=True)
             ins = [None if want is None else blocks.part(v, want) for v, want in wants]
-            after = how.step(old, task.how.value(ins, chunk, blocks.at, own))
-            folds.append(_where(own.any(), after, old) if some else after)
+            folds.append(how.step(old, task.how.value(ins, chunk, blocks.at, own)))
         parts = [blocks.part(*task.targets(chunk)[0]) for task in self.stores]
         return {"carries": carries, "folds": folds}, parts
 
@@ -138,8 +126,6 @@ class ChunkRun:
     @functools.cached_property
     def _shapes(self) -> Leaves:
         """The shapes of what a chunk gives to each fold."""
-        if not self.folds:
-            return []
         if not self.folds:
             return []
         chunk, at = next(iter(self.order)), Blocks(self.there, 0).at
@@ -181,7 +167,3 @@ class ChunkRun:
             for (value, axis), out in zip(rows, outs, strict=True):
                 blocks.parts[value, tuple(chunk if i == axis else None for i in range(len(value.at)))] = out
         return blocks, list(carries.values())
-
-
-def _where(here: Any, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(here, a, b), new, old)

@@ -42,6 +42,7 @@ def check(host: Any) -> None:
     for value in host.read_again:
         if value.keys and value.maker is not None:
             raise mixing(value.maker, "random keys, of which other chunks need rows", "fold_in the row")
+    _check_side_by_side(host.plan)
     for one in host.passes:
         for rows in (one.grid.chunk, one.grid.last):
             parts = host.parts(one, rows) if rows.extent and one.grid.size else ()
@@ -61,3 +62,13 @@ def check(host: Any) -> None:
         if index < len(host.passes):
             one = host.passes[index]
             there.update(v for eqn in (one.loop, *(task.eqn for task in one.tasks)) if eqn for v in eqn.outs)
+
+
+def _check_side_by_side(plan: Plan) -> None:
+    """Rows that are handed out together are of one grid."""
+    for value in plan.yielded:
+        assert value.maker is not None
+        if not any(isinstance(task, Store) and task.value is value for task in plan.passes[-1].tasks):
+            own, others = value.at[value.rows[0]], plan.passes[-1].grid.size
+            why = f"whose {own} rows cannot be handed out beside the {others} of another result"
+            raise mixing(value.maker, why, "out=iter for one of them, a file for the other")

@@ -8,6 +8,7 @@ what was compiled before.
 import dataclasses
 import math
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterator
 from typing import Any
@@ -28,12 +29,14 @@ from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import read
 from erythroxy_tx.program.evaluate import run_small
 from erythroxy_tx.program.evaluate import run_whole
+from erythroxy_tx.program.folds import Fold as Adding
 from erythroxy_tx.program.host_limits import check
 from erythroxy_tx.program.host_limits import read_again
 from erythroxy_tx.program.host_program import Compiled
 from erythroxy_tx.program.inside import inside_of
 from erythroxy_tx.program.inside import with_loops_from_host
 from erythroxy_tx.program.passes import Carry
+from erythroxy_tx.program.passes import Fold
 from erythroxy_tx.program.passes import Pass
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
@@ -103,9 +106,19 @@ class HostRun:
         looped = [(i, min(i * grid.step, grid.size - grid.step), grid.chunk) for i in range(grid.looped)]
         whole = looped + ([(grid.looped, grid.looped * grid.step, grid.last)] if grid.tail else [])
         for index, first, rows in reversed(whole) if one.reverse else whole:
-            parts = self.parts(one, rows)
-            starts = tuple(_begin(want, first, there) for _, want in parts)
-            yield Chunk(index, first, index * grid.step - first, rows, parts, starts)
+            yield self._chunk(one, rows, there, index, first, index * grid.step)
+
+    def chunks_of(self, one: Pass, there: dict[Any, Any], begin: int, count: int) -> Iterator[Chunk]:
+        """The chunks of `count` rows of a pass, which may be any."""
+        step = one.grid.step
+        for index in range(-(-count // step)):
+            own = begin + index * step
+            yield self._chunk(one, one.grid.chunk, there, index, min(own, begin + count - step), own)
+
+    def _chunk(self, one: Pass, rows: Range, there: dict[Any, Any], index: int, first: int, own: int) -> Chunk:
+        parts = self.parts(one, rows)
+        starts = tuple(_begin(want, first, there) for _, want in parts)
+        return Chunk(index, first, own - first, rows, parts, starts)
 
     def parts(self, one: Pass, rows: Range) -> tuple[Part, ...]:
         """The parts of inputs that a chunk of a pass reads."""
@@ -123,6 +136,11 @@ class HostRun:
             found |= dict.fromkeys(task.targets(rows))
         written = {task.value for task in one.tasks if isinstance(task, Store)}
         return tuple(part for part in found if part[0] in self._inputs and part[0] not in written)
+
+    def folds(self, index: int) -> tuple[list[Fold], list[Adding]]:
+        """The reductions of a pass, and how each adds up."""
+        run = self._chunk_runs[index]
+        return run.folds, run.hows
 
     def stores(self, index: int) -> list[Store]:
         """The values with rows that a pass gives."""
@@ -162,7 +180,7 @@ class HostRun:
         **Returns:** what the pass keeps now, its rows of each stored value, and a number that is ready when it has run.
         """
         run = self._step(index, chunk.rows, tuple(there))
-        numbers = np.int32(chunk.first), np.int32(chunk.index)
+        numbers = np.int32(chunk.first), np.int32(chunk.again)
         found: tuple[Any, Leaves, Any] = run(list(there.values()), kept, self._values(), blocks, begun, *numbers)
         return found
 
@@ -182,11 +200,14 @@ class HostRun:
     def _step(self, index: int, rows: Range, names: tuple[Any, ...]) -> Compiled:
         one = self.passes[index]
 
-        def run(values: Leaves, kept: Any, numbers: Leaves, blocks: Leaves, begun: Leaves, first: Any, at: Any) -> Any:
+        def run(
+            values: Leaves, kept: Any, numbers: Leaves, blocks: Leaves, begun: Leaves, first: Any, again: Any
+        ) -> Any:
             env = self._env(names, values, numbers, dict(zip(self.parts(one, rows), blocks, strict=True)))
             chunks = ChunkRun(self.plan, one, env, _MANY)
-            kept, stored = chunks.step(kept, rows, first, at, dict(zip(chunks.taken_up(rows), begun, strict=True)))
-            return kept, stored, at + 1
+            taken_up = dict(zip(chunks.taken_up(rows), begun, strict=True))
+            kept, stored = chunks.step(kept, rows, first, taken_up, again if one.grid.overlaps else None)
+            return kept, stored, again + 1
 
         build = lambda: Compiled(f"pass{index}_step", run, self._compiled, donates=True)  # noqa: E731
         return self._once(("step", index, rows), build)
@@ -251,12 +272,17 @@ class HostRun:
         return tuple(v for v in found if not v.rows)
 
 
-def host_run(program: Program, size: int, compiled: dict[Hashable, Any]) -> HostRun:
+def host_run(program: Program, size: int, compiled: dict[Hashable, Any], yielded: Collection[int] = ()) -> HostRun:
     """A program with rows, planned to be run from the host in chunks of `size` rows.
+
+    **Arguments:** `yielded`: which of its results are handed out row by row.
 
     **Raises:** `RowMixingError` if a chunk needs all rows of anything.
     """
-    return HostRun(plan_of(with_loops_from_host(program), size, equal=False), compiled)
+    program = with_loops_from_host(program)
+    others = {v for i, v in enumerate(program.outs) if i not in yielded}
+    live = dict.fromkeys(v for v in program.outs if v.maker and v.rows and v.known is None and v not in others)
+    return HostRun(plan_of(program, size, equal=False, yielded=live), compiled)
 
 
 def _struct(value: Value, want: Want) -> jax.ShapeDtypeStruct:

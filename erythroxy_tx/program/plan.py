@@ -38,7 +38,9 @@ from erythroxy_tx.program.rules.rule import mixing
 
 @dataclasses.dataclass(eq=False)
 class Plan:
-    """`before[p]` is computed once before pass p, what is left after the last one in `before[-1]`."""
+    """`before[p]` is computed once before pass p, what is left after the last one in `before[-1]`. The last pass
+    stores the rows of `yielded`, and everything else is there before it.
+    """
 
     program: Program
     size: int
@@ -47,6 +49,7 @@ class Plan:
     passes: list[Pass]
     before: list[list[Step]]
     carries: dict[Equation, Carry]
+    yielded: tuple[Value, ...] = ()
     _needs: dict[tuple[Pass, Range], Needs] = dataclasses.field(default_factory=dict)
 
     def needs(self, one: Pass, chunk: Range) -> Needs:
@@ -77,7 +80,9 @@ class Plan:
         return found
 
 
-def plan_of(program: Program, size: int, stores: Iterable[Value] = (), *, equal: bool = True) -> Plan:
+def plan_of(
+    program: Program, size: int, stores: Iterable[Value] = (), *, equal: bool = True, yielded: Iterable[Value] = ()
+) -> Plan:
     """Order a program into passes with chunks of `size` rows.
 
     **Arguments:**
@@ -85,6 +90,7 @@ def plan_of(program: Program, size: int, stores: Iterable[Value] = (), *, equal:
     - `stores`: values that are written down rather than computed again.
     - `equal`: whether chunks are made equally long, at most `size`; otherwise they are of `size` rows, and the last one
         overlaps wherever it may, so that what a chunk computes is the same for any number of rows.
+    - `yielded`: results whose rows are handed out from the first to the last, once all others are there.
 
     **Raises:** `RowMixingError` if an equation cannot be run in chunks.
     """
@@ -92,7 +98,7 @@ def plan_of(program: Program, size: int, stores: Iterable[Value] = (), *, equal:
     kinds = kinds_of(used)
     stored = dict.fromkeys(stores)
     while True:
-        planner = _Planner(program, size, kinds, stored, equal=equal)
+        planner = _Planner(program, size, kinds, stored, equal=equal, yielded=tuple(yielded))
         more = planner.run(used)
         if not more:
             return planner.plan()
@@ -101,13 +107,21 @@ def plan_of(program: Program, size: int, stores: Iterable[Value] = (), *, equal:
 
 class _Planner:
     def __init__(
-        self, program: Program, size: int, kinds: dict[Equation, Kind], stored: dict[Value, None], *, equal: bool
+        self,
+        program: Program,
+        size: int,
+        kinds: dict[Equation, Kind],
+        stored: dict[Value, None],
+        *,
+        equal: bool,
+        yielded: tuple[Value, ...],
     ):
         self.program, self.size, self.kinds, self.equal = program, size, kinds, equal
         results = {v: None for v in program.outs if v.rows and v.maker is not None}
         whole = {v for eqn, kind in kinds.items() if kind is Kind.WHOLE for v in eqn.outs}
         self.stored = {v: None for v in {**stored, **results} if v not in whole}
         self.kept = {*program.ins, *whole, *stored}
+        self.yielded = tuple(v for v in yielded if v not in self.kept)
         self.ready: dict[Value, int] = {}
         self.passes: list[Pass] = []
         self.small: list[tuple[int, Step]] = []
@@ -139,7 +153,12 @@ class _Planner:
                 else:
                     last.append(value)
         for value in last:
-            self._place(Store(value), more)
+            if value not in self.yielded:
+                self._place(Store(value), more)
+        others = max((self.ready.get(v, 0) for v in self.program.outs if v not in self.yielded), default=0)
+        at = max([others, *(self._first(Store(v)) for v in self.yielded)])
+        for value in self.yielded:
+            self._place(Store(value), more, at)
         return more
 
     def _place_small(self, eqn: Equation, kind: Kind | None, more: dict[Value, None]) -> None:
@@ -160,12 +179,18 @@ class _Planner:
         self.small += [(at, step) for step in steps]
         self.ready |= dict.fromkeys(eqn.outs, at)
 
-    def _place(self, task: Task, more: dict[Value, None]) -> None:
+    def _first(self, task: Store) -> int:
+        """The first pass in which a value can be stored."""
+        found = self._reach(task, self._grid(task), frozenset([task.value]))
+        return self._earliest(task, found, self._direction(task))
+
+    def _place(self, task: Task, more: dict[Value, None], at: int = 0) -> None:
+        """In a pass from `at` on."""
         grid, reverse = self._grid(task), self._direction(task)
         own = frozenset([task.value]) if isinstance(task, Store) else frozenset()
         found = self._reach(task, grid, own)
         more |= dict.fromkeys(found.long)
-        earliest = self._earliest(task, found, reverse)
+        earliest = max(at, self._earliest(task, found, reverse))
         for index, one in enumerate(self.passes):
             if one.grid != grid or (None not in (reverse, one.reverse) and reverse != one.reverse):
                 continue
@@ -174,7 +199,7 @@ class _Planner:
             written = frozenset(t.value for t in one.tasks if isinstance(t, Store))
             if written & found.stored:  # what is written down in this pass, its chunk has anyway
                 again = self._reach(task, grid, own | written)
-                if not again.long and self._earliest(task, again, reverse) <= index:
+                if not again.long and max(at, self._earliest(task, again, reverse)) <= index:
                     found = again
                     break
         else:
@@ -222,7 +247,8 @@ class _Planner:
     def _direction(self, task: Task) -> bool | None:
         if isinstance(task, Carry):
             return task.how.reverse
-        return False if isinstance(task, Fold) and task.how.ordered else None
+        ordered = task.how.ordered if isinstance(task, Fold) else task.value in self.yielded
+        return False if ordered else None
 
     def _grid(self, task: Task) -> Grid:
         if isinstance(task, Store):
@@ -269,7 +295,7 @@ class _Planner:
         before: list[list[Step]] = [[] for _ in range(len(self.passes) + 1)]
         for at, step in self.small:
             before[at].append(step)
-        return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries)
+        return Plan(self.program, self.size, self.kinds, self.kept, self.passes, before, self.carries, self.yielded)
 
 
 def _asked(step: Step) -> Iterator[Value]:

@@ -89,7 +89,9 @@ class _Loop:
         begun = {
             eqn: jax.tree.map(lambda x: x[index], self.there["starts", eqn]) for eqn in self.chunks.taken_up(chunk)
         }
-        kept, parts = self.chunks.step(state["kept"], chunk, first, index, begun)
+        grid = self.one.grid
+        again = index * grid.step - first if grid.overlaps else None
+        kept, parts = self.chunks.step(state["kept"], chunk, first, begun, again)
         stores = [
             lax.dynamic_update_slice_in_dim(buffer, part, first, task.axis)
             for task, buffer, part in zip(self.chunks.stores, state["stores"], parts, strict=True)

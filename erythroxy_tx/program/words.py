@@ -76,6 +76,7 @@ def _pass(plan: Plan, index: int, one: Pass) -> list[str]:
 def _task(plan: Plan, task: Task) -> str:
     if isinstance(task, Store):
         what = "writes the result" if task.value in plan.program.outs else "writes down"
+        what = "hands out the rows of" if task.value in plan.yielded else what
         return f"{what} {task.value}{_at(task.eqn)}"
     verb = "carries" if isinstance(task, Carry) else "adds up"
     kept = ", kept at the start of each chunk" if isinstance(task, Carry) and task.saved else ""

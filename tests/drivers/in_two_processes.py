@@ -108,6 +108,41 @@ def gradients() -> None:
     close(jax.value_and_grad(meshed, wanted)(W, of_all(x), y), jax.value_and_grad(loss, wanted)(W, x, y))
 
 
+def streams() -> None:
+    """Each process has rows of its own, not as many as the other; a source that fails in one is refused in both."""
+    stream = tx.over(MESH, "data", stream=tx.stream())
+    streamed = tx.chunked(stream, size=4)(fit)
+    for n, cut in ((40, 23), (31, 9)):
+        x, y = data(n)
+        own = slice(cut, None) if ME else slice(None, cut)
+        w, rows = jax.jit(fit)(x, y)
+        got = streamed(x[own], y[own])
+        for a, b in zip(got, (w, rows[own]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * float(np.abs(b).max()))
+        if n == 40:
+            want, found = jax.value_and_grad(loss)(W, x, y), tx.chunked(stream, size=4, in_axes=(None, 0, 0))(loss)
+            for a, b in zip(jax.value_and_grad(found)(W, x[own], y[own]), want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    says = "the disk is gone" if ME else "in process 1, which cannot come to this call: tx.chunked(fit): OSError"
+    refused(OSError if ME else ValueError, says, lambda: streamed(Failing(x), y))
+    streamed(x[own], y[own])
+
+
+class Failing:
+    """Rows that one of the processes cannot read."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        if ME and start:
+            raise OSError("the disk is gone")
+        return self.rows[start:stop]
+
+
 def what_is_elsewhere() -> None:
     _, rows = meshed_fit(*data(13))
     assert isinstance(rows, tx.Padded)
@@ -206,6 +241,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "fit": lambda: values(fit, meshed_fit, *LENGTHS),
     "carried": lambda: values(carried, over(carried), LENGTHS[1]),
     "gradients": gradients,
+    "streams": streams,
     "what is elsewhere": what_is_elsewhere,
     "differing": differing,
     "failing": failing,

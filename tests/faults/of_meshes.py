@@ -15,6 +15,7 @@ from planted import Case
 from planted import planted
 
 import erythroxy_tx as tx
+from erythroxy_tx.drivers.share import SharedLoop
 from erythroxy_tx.program.mesh import joins
 from erythroxy_tx.program.mesh import run
 from erythroxy_tx.program.mesh.carries import Line
@@ -22,16 +23,17 @@ from erythroxy_tx.program.mesh.run import Device
 from erythroxy_tx.program.mesh.shard import Shard
 from erythroxy_tx.testing import rows
 
+STREAM = tx.stream()
 FLOATS = rows(st.sampled_from([7, 10, 12]), 2, extremes=False, allow_nan=False, allow_infinity=False)
 
 
-def on_mesh(patch=contextlib.nullcontext):
+def on_mesh(patch=contextlib.nullcontext, stream=None):
     """Run a function over two devices, three rows a chunk, while something is patched."""
 
     def how(f, *args):
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
         with patch():
-            found = tx.chunked(tx.over(mesh, "data"), size=3)(f)(*map(np.asarray, args))
+            found = tx.chunked(tx.over(mesh, "data", stream=stream), size=3)(f)(*map(np.asarray, args))
         plain = jax.tree.map(
             lambda x: x.trim() if isinstance(x, tx.Padded) else x, found, is_leaf=lambda x: isinstance(x, tx.Padded)
         )
@@ -101,8 +103,18 @@ def binned(x):
     return jnp.ones(3).at[(x[:, 0] > 0).astype(int)].add(x[:, 1])
 
 
-def fault(name, patch, fn):
-    return Case(name, planted(on_mesh(patch), fn, on_host=True), FLOATS)
+def of_the_first(original):
+    """What the other devices added up is left out."""
+    return lambda self, index, lanes: lanes[0].kept
+
+
+def to_the_next(original):
+    """A device has the rows of the one beside it."""
+    return lambda self, index: original(self, index)[:1] * 2
+
+
+def fault(name, patch, fn, stream=None):
+    return Case(name, planted(on_mesh(patch, stream), fn, on_host=True), FLOATS)
 
 
 FAULTS = [
@@ -118,4 +130,6 @@ FAULTS = [
     fault("the last row on the devices is dropped", replaced(Device, "__init__", one_row_fewer), lambda x: x.sum(0)),
     fault("neighbours have no rows", replaced(Shard, "__init__", none_beside), lambda x: jnp.diff(x, axis=0)),
     fault("what a sum starts from counts once for each device", replaced(run, "started", started_on_each), binned),
+    fault("one device of a stream counts", replaced(SharedLoop, "_joined", of_the_first), lambda x: x.sum(0), STREAM),
+    fault("two devices stream the same rows", replaced(SharedLoop, "_dealt", to_the_next), lambda x: x.max(0), STREAM),
 ]

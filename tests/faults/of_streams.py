@@ -25,15 +25,19 @@ from erythroxy_tx.testing import rows
 FLOATS = rows(st.sampled_from([7, 10, 12]), 2, extremes=False, allow_nan=False, allow_infinity=False)
 
 
-def streamed(patch=contextlib.nullcontext):
+def streamed(patch=contextlib.nullcontext, out=None):
     """Run a function as a stream of three rows a chunk, while something is patched."""
 
     def how(f, *args):
         with patch():
-            found = tx.chunked(tx.stream(), size=3)(f)(*map(np.asarray, args))
-            return jax.tree.map(jnp.asarray, found)
+            found = tx.chunked(tx.stream(out=out), size=3)(f)(*map(np.asarray, args))
+            return jax.tree.map(jnp.asarray, np.concatenate(list(found)) if out is iter else found)
 
     return how
+
+
+def fault(name, how, fn):
+    return Case(name, planted(how, fn, on_host=True), FLOATS)
 
 
 def replaced(owner, name, change):
@@ -55,7 +59,7 @@ def one_row_early(original):
 
 def counted_twice(original):
     """The last chunk has rows that another had before it."""
-    return lambda self, index, chunk, *rest: original(self, index, dataclasses.replace(chunk, index=0), *rest)
+    return lambda self, index, chunk, *rest: original(self, index, dataclasses.replace(chunk, again=0), *rest)
 
 
 def all_rows_count(original):
@@ -119,68 +123,44 @@ def from_the_end(x):
 
 
 FAULTS = [
-    Case(
-        "the last chunk is not read",
-        planted(streamed(replaced(HostRun, "chunks", all_but_last)), lambda x: x.sum(0), on_host=True),
-        FLOATS,
-    ),
-    Case(
-        "rows are read one row early",
-        planted(streamed(replaced(HostRun, "chunks", one_row_early)), lambda x: x * 2, on_host=True),
-        FLOATS,
-    ),
-    Case(
-        "rows of two chunks count twice",
-        planted(streamed(replaced(HostRun, "step", counted_twice)), lambda x: x.sum(0), on_host=True),
-        FLOATS,
-    ),
-    Case(
+    fault("the last chunk is not read", streamed(replaced(HostRun, "chunks", all_but_last)), lambda x: x.sum(0)),
+    fault("rows are read one row early", streamed(replaced(HostRun, "chunks", one_row_early)), lambda x: x * 2),
+    fault("rows of two chunks count twice", streamed(replaced(HostRun, "step", counted_twice)), lambda x: x.sum(0)),
+    fault(
         "rows of two chunks count twice in a running sum",
-        planted(streamed(replaced(Running, "carry", all_rows_count)), lax.cumsum, on_host=True),
-        FLOATS,
+        streamed(replaced(Running, "carry", all_rows_count)),
+        lax.cumsum,
     ),
-    Case(
+    fault(
         "rows of two chunks count twice in a scan from the end",
-        planted(streamed(replaced(Scan, "carry", all_rows_count)), lambda x: from_the_end(x)[0], on_host=True),
-        FLOATS,
+        streamed(replaced(Scan, "carry", all_rows_count)),
+        lambda x: from_the_end(x)[0],
     ),
-    Case(
+    fault(
         "rows that do not count are written",
-        planted(streamed(replaced(HostRun, "chunks", all_rows_written)), lambda x: lax.cumsum(-x), on_host=True),
-        FLOATS,
+        streamed(replaced(HostRun, "chunks", all_rows_written)),
+        lambda x: lax.cumsum(-x),
     ),
-    Case(
-        "a carry starts from something else",
-        planted(streamed(replaced(ChunkRun, "begin", begun_at_one)), lax.cumsum, on_host=True),
-        FLOATS,
-    ),
-    Case(
+    fault("a carry starts from something else", streamed(replaced(ChunkRun, "begin", begun_at_one)), lax.cumsum),
+    fault("rows are handed out twice", streamed(replaced(HostRun, "chunks", all_rows_written), iter), jnp.sin),
+    fault("the last rows are not handed out", streamed(replaced(HostRun, "chunks", all_but_last), iter), jnp.sin),
+    fault(
         "the last chunk of a scan is not read",
-        planted(streamed(replaced(HostRun, "chunks", all_but_last)), lambda x: from_the_end(x * 2)[0], on_host=True),
-        FLOATS,
+        streamed(replaced(HostRun, "chunks", all_but_last)),
+        lambda x: from_the_end(x * 2)[0],
     ),
-    Case(
+    fault(
         "a turn of a loop starts where the first one did",
-        planted(streamed(functools.partial(mock.patch.dict, turns._TURNS, scan=stuck)), summed_up, on_host=True),
-        FLOATS,
+        streamed(functools.partial(mock.patch.dict, turns._TURNS, scan=stuck)),
+        summed_up,
     ),
-    Case(
+    fault(
         "rows that were computed are read one row early",
-        planted(
-            streamed(replaced(HostRun, "chunks", one_row_early)),
-            lambda x: jnp.diff(jnp.cumsum(x, 0), axis=0),
-            on_host=True,
-        ),
-        FLOATS,
+        streamed(replaced(HostRun, "chunks", one_row_early)),
+        lambda x: jnp.diff(jnp.cumsum(x, 0), axis=0),
     ),
-    Case(
-        "a carry is taken up where the first chunk began",
-        planted(streamed(replaced(Loop, "_begun", started_anew)), centred, on_host=True),
-        FLOATS,
-    ),
-    Case(
-        "a buffer is filled before its chunk has run",
-        planted(streamed(replaced(HostRun, "step", filled_too_early)), lax.cumsum, on_host=True),
-        FLOATS,
+    fault("a carry is taken up where the first chunk began", streamed(replaced(Loop, "_begun", started_anew)), centred),
+    fault(
+        "a buffer is filled before its chunk has run", streamed(replaced(HostRun, "step", filled_too_early)), lax.cumsum
     ),
 ]

@@ -214,7 +214,7 @@ class _Sweep:
             start = piece.start.value(first, lambda asked: read(asked, self.here))
             env[value, want] = device._shards[value].part(start, piece.extent)
         chunks = ChunkRun(device.plan, self.one, env, _MANY, self.ranges)
-        kept, parts = chunks.step(state["kept"], rows, first, at, begun)
+        kept, parts = chunks.step(state["kept"], rows, first, begun)
         stores = state["stores"] and [
             lax.dynamic_update_slice_in_dim(buffer, part, local, task.axis)
             for task, buffer, part in zip(self.chunks.stores, state["stores"], parts, strict=True)
