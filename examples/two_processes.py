@@ -1,5 +1,5 @@
 """One of the runs of `two_processes.sh`, on a file as of `out_of_core.py`: a fit in one process, which leaves its
-weights beside it, or one of two processes that run it together, each with its own rows.
+weights beside it, or one of two processes that run it together, each streaming rows of its own.
 """
 
 import argparse
@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import out_of_core
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
 
 import erythroxy_tx as tx
 from erythroxy_tx.units import format_bytes
@@ -38,31 +36,19 @@ def alone(folder, rows):
     print(f"one process: {len(x):,} rows, |weights| {np.linalg.norm(weights):.6f}")
 
 
-def own_rows(path, mesh):
-    """The rows of this process, read from a file, as its part of an array of all rows; and how many those are."""
-    rows, devices, here = np.load(path, mmap_mode="r"), mesh.devices.size, len(mesh.local_devices)
-    place = -(-len(rows) // devices)  # rows on each device
-    first = jax.process_index() * here * place
-    own = rows[first : first + here * place]
-    part = np.zeros((here * place, *rows.shape[1:]), rows.dtype)  # with place for a few more in the last process
-    part[: len(own)] = own
-    everything = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("data")), part)
-    return tx.Padded(everything, len(rows)), len(own)
-
-
 def together(folder, process, port):
-    """Fit with the other process."""
+    """Fit with the other process, each on its half of the rows, which it reads while it runs."""
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)
     mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-    (x, here), (y, _) = (own_rows(folder / name, mesh) for name in ("x.npy", "y.npy"))
-    meshed = tx.chunked(tx.over(mesh, "data"), budget=BUDGET)(fit)
-    plan = meshed.chunks(x, y)
-    weights, _ = meshed(x, y)
-    weights, expected = np.asarray(weights), np.load(folder / "weights.npy")
+    x, y = (np.array_split(np.load(folder / name, mmap_mode="r"), 2)[process] for name in ("x.npy", "y.npy"))
+    shared = tx.chunked(tx.over(mesh, "data", stream=tx.stream()), budget=BUDGET)(fit)
+    plan = shared.chunks(x, y)
+    weights, forecasts = shared(x, y)
+    expected = np.load(folder / "weights.npy")
     apart = np.abs(weights - expected).max() / np.abs(expected).max()
     print(
-        f"process {process}: {here:,} of {int(x.length):,} rows on {len(mesh.local_devices)} of {mesh.devices.size} "
-        f"devices, {format_bytes(x.data.nbytes // mesh.devices.size)} of rows on each\n"
+        f"process {process}: reads {len(x):,} rows, {format_bytes(x.nbytes + y.nbytes)}, for {len(mesh.local_devices)} "
+        f"of {mesh.devices.size} devices, and has {len(forecasts):,} forecasts\n"
         f"  on a device {plan}\n"
         f"  |weights| {np.linalg.norm(weights):.6f}, {apart:.0e} from those of one process",
         flush=True,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A fit on rows that two processes share, each with two devices of its own, on this machine: `bash two_processes.sh`.
+# A fit on a file of which two processes stream a half each, on two devices of their own: `bash two_processes.sh`.
 # ROWS=20000 makes it smaller, PYTHON=… takes another Python. On several machines only the address differs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

@@ -30,24 +30,30 @@ hypothesis.settings.load_profile("erythroxy_fast")  # unless --erythroxy-profile
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sampled(share): by default that share of its cases runs, in ci half")
+    config.addinivalue_line("markers", "sampled(share): slow; by default that share of its cases runs, in ci half")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a profile does not take: the same cases in every process and every run."""
-    profile = config.getoption("--erythroxy-profile", default=None) or "fast"
-    if profile == "thorough":
-        return
+    """Leave out what a profile does not take: the same cases in every process and every run.
 
-    def runs(item: pytest.Item) -> bool:
-        mark = item.get_closest_marker("sampled")
-        digest = hashlib.sha256(item.nodeid.encode()).digest()
-        if mark is None or profile == "ci":  # of 3.11 and 3.13, one and the other
-            return mark is None or (digest[8] + sys.version_info.minor // 2) % 2 == 0
-        return int.from_bytes(digest[:8]) / 2**64 < mark.args[0]
-
-    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
-    items[:] = filter(runs, items)
+    `fast` takes half the cases of each test that has three or more; `ci` takes all, and of slow tests half on each of
+    two Pythons. What is asked for by its name runs.
+    """
+    profile, tests = config.getoption("--erythroxy-profile", default=None) or "fast", dict[str, list[pytest.Item]]()
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    taken: set[pytest.Item] = set()
+    for cases in tests.values():
+        cases.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+        mark = cases[0].get_closest_marker("sampled")
+        if profile == "fast" and len(cases) > 2:
+            taken |= set(cases[: max(1, round(len(cases) * (mark.args[0] if mark else 0.5)))])
+        elif profile == "ci" and mark and len(cases) > 1:
+            taken |= set(cases[sys.version_info.minor // 2 % 2 :: 2])  # of 3.11 and 3.13, one and the other
+        else:
+            taken |= set(cases)
+    config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+    items[:] = [item for item in items if item in taken]
 
 
 _MAPS = Path("/proc/self/maps")

@@ -19,6 +19,7 @@ def test_both_processes_have_the_weights_of_one(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "one process: 2,003 rows" in found.stdout
     for process, rows in ((0, "1,002"), (1, "1,001")):
-        assert f"process {process}: {rows} of 2,003 rows on 2 of 4 devices" in found.stdout
+        assert f"process {process}: reads {rows} rows" in found.stdout
+        assert f"for 2 of 4 devices, and has {rows} forecasts" in found.stdout
     assert found.stdout.count("from those of one process") == 2
     assert not list(tmp_path.iterdir())

@@ -46,7 +46,7 @@ class Loop:
     **Arguments:**
 
     - `sources`: where the rows of each input come from. `there`: inputs without rows. `sinks`: where those of each
-        result go. `depth`: how many chunks are read or run at a time. `label`: what is called.
+        result go. `depth`: how many chunks are read or run at a time, for each device. `label`: what is called.
     """
 
     def __init__(
@@ -142,15 +142,15 @@ class Loop:
             for lane, chunk in zip(lanes, each, strict=True)
             if chunk
         ]
-        flying: collections.deque[tuple[Filled, Leaves, Any]] = collections.deque()
-        with Reader(opened, [chunk for _, chunk in chunks], self.depth) as reader:
+        flying, depth = collections.deque[tuple[Filled, Leaves, Any]](), self.depth * len(lanes)
+        with Reader(opened, [chunk for _, chunk in chunks], depth) as reader:
             for done, ((lane, chunk), filled) in enumerate(zip(chunks, reader, strict=True)):
                 blocks = [jax.device_put(buffer, lane.device) for buffer in filled.buffers]
                 begun = self._begun(index, chunk, lane.kept)
                 lane.kept, stored, token = self.host.step(index, chunk, lane.there, lane.kept, blocks, begun)
                 del blocks
                 flying.append((filled, stored, token))
-                while len(flying) >= self.depth:
+                while len(flying) >= depth:
                     yield from self._landed(index, reader, *flying.popleft())
                 say(self._told(index, done + 1, reader.waited))
             while flying:

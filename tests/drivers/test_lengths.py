@@ -8,24 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from rows_of import close
+from rows_of import data
 
 import erythroxy_tx as tx
 
 SIZE = 16
 LENGTHS = (1, 16, 17, 32, 47)
-
-
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    return rng.normal(size=(n, 3)).astype(np.float32), rng.normal(size=n).astype(np.float32)
-
-
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        near = 1e-2 if a.dtype == jnp.bfloat16 else 1e-4
-        found, right = (np.asarray(x, np.float64) for x in (a, b))
-        np.testing.assert_allclose(found, right, rtol=near, atol=near / 5 * np.abs(right).max(initial=1e-6))
 
 
 def decayed(x: Any, y: Any) -> Any:

@@ -8,21 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from rows_of import close
+from rows_of import data
 
 import erythroxy_tx as tx
 
 SIZE = 16
-
-
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    return rng.normal(size=(n, 3)).astype(np.float32), rng.normal(size=n).astype(np.float32)
-
-
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def epochs(x: Any, y: Any) -> Any:
@@ -94,6 +85,7 @@ def streamed(fn: Any) -> Any:
     return tx.chunked(tx.stream(), size=SIZE)(fn)
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("n", [7, 40])
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_the_same_as_one_shot(fn: Any, n: int) -> None:

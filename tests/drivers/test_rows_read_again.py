@@ -7,21 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from rows_of import close
+from rows_of import data
 
 import erythroxy_tx as tx
 
 SIZE = 16
-
-
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    return rng.normal(size=(n, 3)).astype(np.float32), rng.normal(size=n).astype(np.float32)
-
-
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=1e-4, atol=1e-5)
 
 
 def moving(x: Any, y: Any) -> Any:

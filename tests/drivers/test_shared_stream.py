@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rows_of import close
+from rows_of import data
 
 import erythroxy_tx as tx
 
@@ -45,45 +47,34 @@ REFUSED = {
 }
 
 
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    return rng.normal(size=(n, 8)).astype(np.float32), rng.normal(size=n).astype(np.float32)
-
-
 def over(fn: Any, size: int = 16, **options: Any) -> Any:
     return tx.chunked(tx.over(MESH, "data", stream=tx.stream(**options)), size=size)(fn)
 
 
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * float(np.abs(b).max(initial=1e-6)))
-
-
 @pytest.mark.parametrize("n", [2, 5, 33, 64, 129, 200])
 def test_the_same_as_in_one_piece(n: int) -> None:
-    close(over(fit)(*data(n)), jax.jit(fit)(*data(n)))
+    close(over(fit)(*data(n, 8)), jax.jit(fit)(*data(n, 8)))
 
 
 @pytest.mark.parametrize("name", REDUCED)
 @pytest.mark.parametrize("n", [37, 200])
 def test_every_reduction(name: str, n: int) -> None:
-    close(over(REDUCED[name])(*data(n)), jax.jit(REDUCED[name])(*data(n)))
+    close(over(REDUCED[name])(*data(n, 8)), jax.jit(REDUCED[name])(*data(n, 8)))
 
 
 @pytest.mark.parametrize("says", REFUSED)
 def test_what_needs_the_rows_of_others_is_refused(says: str) -> None:
     with pytest.raises(tx.RowMixingError, match=says):
-        over(REFUSED[says])(*data(200))
+        over(REFUSED[says])(*data(200, 8))
 
 
 def test_gradients() -> None:
     found = tx.chunked(tx.over(MESH, "data", stream=tx.stream()), size=16, in_axes=(None, 0, 0))(loss)
-    close(jax.value_and_grad(found)(W, *data(100)), jax.value_and_grad(loss)(W, *data(100)))
+    close(jax.value_and_grad(found)(W, *data(100, 8)), jax.value_and_grad(loss)(W, *data(100, 8)))
 
 
 def test_from_files_to_a_file(tmp_path: Path) -> None:
-    x, y = data(100)
+    x, y = data(100, 8)
     np.save(tmp_path / "x.npy", x)
     rows = np.load(tmp_path / "x.npy", mmap_mode="r")
     _, forecasts = over(fit, out=(None, tmp_path / "forecasts.npy"))(rows, y)
@@ -93,22 +84,22 @@ def test_from_files_to_a_file(tmp_path: Path) -> None:
 def test_another_length_compiles_nothing() -> None:
     found = tx.chunked(tx.over(MESH, "data", stream=tx.stream()), size=16, in_axes=(None, 0, 0))(loss)
     for call in (over(fit), partial(jax.value_and_grad(found), W)):
-        call(*data(200))
+        call(*data(200, 8))
         with tx.compiles() as seen:
-            call(*data(170))
+            call(*data(170, 8))
         assert not [event for event in seen.events if event.stage == "compile"]
 
 
 def test_it_is_told() -> None:
-    told = str(tx.explain(over(fit), *data(200)))
+    told = str(tx.explain(over(fit), *data(200, 8)))
     assert "rows 0 to 200 of 200 are read here, and run on 2 of 2 devices" in told
 
 
 def test_few_rows_and_other_meshes() -> None:
     with pytest.raises(ValueError, match=r"got 1 rows in its processes, on 2 devices"):
-        over(fit)(*data(1))
+        over(fit)(*data(1, 8))
     square = tx.over(jax.make_mesh((1, 2), ("a", "data")), "a", stream=tx.stream())
     with pytest.raises(ValueError, match="Expected one axis"):
-        tx.chunked(square, size=4)(fit)(*data(8))
+        tx.chunked(square, size=4)(fit)(*data(8, 8))
     with pytest.raises(ValueError, match=r"Expected tx\.stream"):
         tx.over(MESH, "data", stream=2)

@@ -11,25 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows_of import Rows
 
 import erythroxy_tx as tx
 from erythroxy_tx.drivers import loop
 from erythroxy_tx.drivers.source import checksum
 
 ROWS = 300
-
-
-class Rows:
-    """What a user writes around a data set of another library."""
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return self.array[start:stop]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rows_of import Rows
+from rows_of import close
+from rows_of import data
 
 import erythroxy_tx as tx
 from erythroxy_tx.drivers import loop
@@ -27,17 +30,6 @@ def fit(x: Any, y: Any) -> Any:
     return w, h @ w
 
 
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    return rng.normal(size=(n, 8)).astype(np.float32), rng.normal(size=n).astype(np.float32)
-
-
-def close(got: Any, want: Any) -> None:
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * float(np.abs(b).max(initial=1e-6)))
-
-
 @pytest.fixture(scope="module")
 def streamed() -> Any:
     return tx.chunked(tx.stream(), size=64)(fit)
@@ -45,21 +37,21 @@ def streamed() -> Any:
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 127, 128, 640, 1000])
 def test_the_same_for_any_length(streamed: Any, n: int) -> None:
-    x, y = data(n)
+    x, y = data(n, 8)
     close(streamed(x, y), jax.jit(fit)(x, y))
 
 
 def test_another_length_compiles_nothing() -> None:
     streamed = tx.chunked(tx.stream(), size=64)(functools.partial(fit))
-    streamed(*data(200))
+    streamed(*data(200, 8))
     with tx.compiles() as seen:
         for n in (65, 128, 777):
-            streamed(*data(n))
+            streamed(*data(n, 8))
     assert not [event for event in seen.events if event.stage == "compile"]
 
 
 def test_rows_that_were_added_up_stay_on_the_device_and_rows_come_as_numpy(streamed: Any) -> None:
-    w, rows = streamed(*data(100))
+    w, rows = streamed(*data(100, 8))
     assert isinstance(w, jax.Array)
     assert type(rows) is np.ndarray
 
@@ -73,9 +65,9 @@ def test_a_gradient_is_streamed_too() -> None:
     params = {"w": W, "v": jnp.ones(16) / 16}
     streamed = tx.chunked(tx.stream(), size=64, in_axes=(None, 0, 0))(loss)
     for n in (200, 333):
-        close(jax.value_and_grad(streamed)(params, *data(n)), jax.value_and_grad(loss)(params, *data(n)))
+        close(jax.value_and_grad(streamed)(params, *data(n, 8)), jax.value_and_grad(loss)(params, *data(n, 8)))
     with tx.no_recompile():
-        jax.value_and_grad(streamed)(params, *data(200))
+        jax.value_and_grad(streamed)(params, *data(200, 8))
 
 
 @pytest.mark.parametrize("n", [7, 64, 200])
@@ -86,34 +78,34 @@ def test_carries_go_both_ways(n: int) -> None:
         z = jnp.cumsum(x, 0)
         return c, ys - c, back - back.mean(), (z - z.mean(0)).max(0), x.max(0), jnp.argmin(y), jax.nn.softmax(y)
 
-    close(tx.chunked(tx.stream(), size=16)(f)(*data(n)), jax.jit(f)(*data(n)))
+    close(tx.chunked(tx.stream(), size=16)(f)(*data(n, 8)), jax.jit(f)(*data(n, 8)))
 
 
 def test_a_gradient_of_rows_has_rows() -> None:
     def loss(x: Any, y: Any) -> Any:
         return jnp.mean((x - x.mean(0)) ** 2) + (y**3).sum()
 
-    x, y = map(jnp.asarray, data(150))
+    x, y = map(jnp.asarray, data(150, 8))
     streamed = tx.chunked(tx.stream(), size=64)(loss)
     close(jax.grad(streamed, (0, 1))(x, y), jax.grad(loss, (0, 1))(x, y))
 
 
 def test_a_buffer_is_filled_again_only_when_its_chunk_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     running: dict[int, Any] = {}
-    original = loop.Loop._land
+    original = loop.Loop._landed
 
-    def land(self: Any, index: int, reader: Any, filled: Any, stored: Any, token: Any) -> None:
+    def landed(self: Any, index: int, reader: Any, filled: Any, stored: Any, token: Any) -> Any:
         running[id(filled)] = token
-        original(self, index, reader, filled, stored, token)
+        return original(self, index, reader, filled, stored, token)
 
     def released(self: Any, filled: Any) -> None:
         assert running.pop(id(filled)).is_ready()
         release(self, filled)
 
     release = Reader.release
-    monkeypatch.setattr(loop.Loop, "_land", land)
+    monkeypatch.setattr(loop.Loop, "_landed", landed)
     monkeypatch.setattr(Reader, "release", released)
-    tx.chunked(tx.stream(), size=64)(functools.partial(fit))(*data(1000))
+    tx.chunked(tx.stream(), size=64)(functools.partial(fit))(*data(1000, 8))
     assert not running
 
 
@@ -123,19 +115,6 @@ def test_a_buffer_is_filled_again_only_when_its_chunk_has_run(monkeypatch: pytes
 def npy(folder: Path, array: np.ndarray) -> np.memmap:
     np.save(folder / "x.npy", array)
     return np.load(folder / "x.npy", mmap_mode="r")
-
-
-class Store:
-    """What a user writes around zarr or HDF5."""
-
-    def __init__(self, array: np.ndarray):
-        self.array = array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return self.array[start:stop]
 
 
 def raw(folder: Path, array: np.ndarray) -> np.memmap:
@@ -154,19 +133,19 @@ SOURCES = {
     "some columns of a file": lambda folder, x: npy(folder, np.concatenate([x, x], 1))[:, :8],
     "Fortran order": lambda folder, x: npy(folder, np.asfortranarray(x)),
     "big-endian": lambda folder, x: npy(folder, x.astype(">f4")),
-    "a source": lambda folder, x: Store(x),
+    "a source": lambda folder, x: Rows(x),
     "a device array": lambda folder, x: jnp.asarray(x),
 }
 
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_sources(streamed: Any, kind: str, tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     close(streamed(SOURCES[kind](tmp_path, x), y), jax.jit(fit)(x, y))
 
 
 def test_64_bits_are_refused_by_name_or_narrowed_when_asked() -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     with pytest.raises(TypeError, match=r"x of float64, which JAX would make float32.*narrow=True"):
         tx.chunked(tx.stream(), size=64)(fit)(x.astype(np.float64), y)
     close(tx.chunked(tx.stream(narrow=True), size=64)(fit)(x.astype(np.float64), y), jax.jit(fit)(x, y))
@@ -181,7 +160,7 @@ def test_integers_that_32_bits_do_not_hold_are_not_narrowed() -> None:
 
 
 def test_changes_that_a_file_does_not_have_are_read(streamed: Any, tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     np.save(tmp_path / "x.npy", x)
     private = np.load(tmp_path / "x.npy", mmap_mode="c")
     private[7] = 3.0
@@ -189,7 +168,7 @@ def test_changes_that_a_file_does_not_have_are_read(streamed: Any, tmp_path: Pat
 
 
 def test_a_file_that_another_has_replaced(streamed: Any, tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     file = npy(tmp_path, x)
     (tmp_path / "x.npy").unlink()
     np.save(tmp_path / "x.npy", x + 1)
@@ -199,9 +178,9 @@ def test_a_file_that_another_has_replaced(streamed: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["float64 later", "fewer rows", "more rows"])
 def test_a_source_that_gives_something_else_later(streamed: Any, kind: str) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
 
-    class Changing(Store):
+    class Changing(Rows):
         def read(self, start: int, stop: int) -> np.ndarray:
             found = super().read(start, stop)
             if start < 128:
@@ -226,7 +205,7 @@ def test_no_row_and_one(n: int) -> None:
 
 
 def test_rows_go_to_a_file(tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     streamed = tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)
     _, rows = streamed(x, y)
     assert isinstance(rows, np.memmap)
@@ -237,8 +216,8 @@ def test_rows_go_to_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "says"),
     [
-        ("rows.txt", "Expected paths of .npy files"),
-        (3, "Expected paths of .npy files"),
+        ("rows.txt", "Expected .npy paths, iter, None"),
+        (3, "Expected .npy paths, iter, None"),
         ("rows.npy", "result 0, which has no rows. Expected None"),
         ((None, None, "x.npy"), "out"),
     ],
@@ -246,13 +225,13 @@ def test_rows_go_to_a_file(tmp_path: Path) -> None:
 def test_results_without_a_place(out: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=says):
-        tx.chunked(tx.stream(out=out), size=64)(fit)(*data(100))
+        tx.chunked(tx.stream(out=out), size=64)(fit)(*data(100, 8))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_file_is_not_for_two_results(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="for two results"):
-        tx.chunked(tx.stream(out=tmp_path / "x.npy"), size=64)(lambda x: (x, x * 2))(data(100)[0])
+        tx.chunked(tx.stream(out=tmp_path / "x.npy"), size=64)(lambda x: (x, x * 2))(data(100, 8)[0])
 
 
 # ---------------------------------------------------------------------------------------------- faults
@@ -262,7 +241,7 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("tx.stream")]
 
 
-class Broken(Store):
+class Broken(Rows):
     def read(self, start: int, stop: int) -> np.ndarray:
         if start >= 128:
             raise OSError("the disk is gone")
@@ -270,7 +249,7 @@ class Broken(Store):
 
 
 def test_what_a_source_raises_reaches_the_caller(tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     streamed = tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)
     with pytest.raises(OSError, match="the disk is gone"):
         streamed(Broken(x), y)
@@ -279,7 +258,7 @@ def test_what_a_source_raises_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_short_is_no_end(streamed: Any, tmp_path: Path) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     file = npy(tmp_path, x)
     with (tmp_path / "x.npy").open("r+b") as opened:
         opened.truncate(128 + 200 * 32)
@@ -289,7 +268,7 @@ def test_a_file_that_is_cut_short_is_no_end(streamed: Any, tmp_path: Path) -> No
 
 
 def test_a_file_that_changes_between_two_passes(streamed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = data(300)
+    x, y = data(300, 8)
     file = npy(tmp_path, x)
     original = loop.Loop._pass
 
@@ -306,8 +285,8 @@ def test_a_file_that_changes_between_two_passes(streamed: Any, tmp_path: Path, m
 
 
 def test_an_interrupt_leaves_no_thread_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = data(300)
-    monkeypatch.setattr(loop.Loop, "_land", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    x, y = data(300, 8)
+    monkeypatch.setattr(loop.Loop, "_landed", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         tx.chunked(tx.stream(out=(None, tmp_path / "rows.npy")), size=64)(fit)(x, y)
     assert not threads()
@@ -316,11 +295,11 @@ def test_an_interrupt_leaves_no_thread_and_no_file(tmp_path: Path, monkeypatch: 
 
 def test_it_is_called_from_python(streamed: Any) -> None:
     with pytest.raises(tx.TransformOrderError, match=r"inside of jax\.jit"):
-        jax.jit(streamed)(*data(100))
+        jax.jit(streamed)(*data(100, 8))
 
 
 def test_what_is_closed_over_is_not_differentiated_past() -> None:
-    x, _ = data(200)
+    x, _ = data(200, 8)
 
     def loss(w: Any) -> Any:
         return tx.chunked(tx.stream(), size=64)(lambda x: (x @ w).sum())(x)
@@ -335,7 +314,7 @@ def test_what_is_kept_goes_with_the_function() -> None:
 
     streamed = tx.chunked(tx.stream(), size=64)(f)
     for n in range(65, 90):
-        streamed(data(n)[0])
+        streamed(data(n, 8)[0])
     gone = weakref.ref(f)
     del f, streamed
     gc.collect()
@@ -344,11 +323,11 @@ def test_what_is_kept_goes_with_the_function() -> None:
 
 def test_what_needs_all_rows_at_once_is_refused() -> None:
     with pytest.raises(tx.RowMixingError, match=r"tx.chunked\(lax.map"):
-        tx.chunked(tx.stream(), size=64)(lambda x: jnp.sort(x, 0))(data(200)[0])
+        tx.chunked(tx.stream(), size=64)(lambda x: jnp.sort(x, 0))(data(200, 8)[0])
 
 
 def test_a_budget_takes_one_size_for_many_lengths() -> None:
     streamed = tx.chunked(tx.stream(), budget="256KiB")(fit)
-    sizes = {streamed.chunks(*data(n)).size for n in (5000, 9000)}
+    sizes = {streamed.chunks(*data(n, 8)).size for n in (5000, 9000)}
     assert len(sizes) == 1
-    close(streamed(*data(5000)), jax.jit(fit)(*data(5000)))
+    close(streamed(*data(5000, 8)), jax.jit(fit)(*data(5000, 8)))

@@ -33,7 +33,7 @@ MODULES = [
 FAULTS = [fault for module in MODULES for fault in module.FAULTS]
 
 
-@pytest.mark.sampled(0.4)
+@pytest.mark.sampled(0.2)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None:
     with pytest.raises(tx.IdentityError) as caught:
@@ -43,11 +43,11 @@ def test_a_planted_fault_is_caught(fault: planted.Case, record_property) -> None
     record_property("inputs", caught.value.examples)
 
 
-@pytest.mark.sampled(0.4)
+@pytest.mark.sampled(0.2)
 @pytest.mark.parametrize("case", of_nothing.CASES, ids=str)
 def test_nothing_is_found_in_what_is_right(case: planted.Case, pytestconfig: pytest.Config) -> None:
     few = pytestconfig.getoption("--erythroxy-profile", default=None) == "ci"  # benchmarks/proofs.py tries many
-    proof = case.search()(20 if few else None, None)
+    proof = case.search()(10 if few else None, None)
     assert proof.examples
 
 

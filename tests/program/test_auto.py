@@ -54,6 +54,7 @@ SMOOTH = {
 }
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("fn", SMOOTH.values(), ids=SMOOTH.keys())
 def test_derivatives_to_the_second_order(fn) -> None:
     def second(f):

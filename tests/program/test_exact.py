@@ -105,6 +105,7 @@ def assert_bits_do_not_depend_on_the_chunk(fn: Fn, x: jax.Array) -> None:
         assert found.ok, str(found)
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", FLOATS)
 def test_exact_equations_of_floats(case: str, dtype: str, rng: np.random.Generator) -> None:

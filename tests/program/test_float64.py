@@ -122,6 +122,7 @@ def assert_in_float64(fn: Fn) -> None:
         np.testing.assert_allclose(value, true, rtol=0, atol=1e-13 * np.abs(true).max())
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("fn", SMOOTH.values(), ids=SMOOTH)
 def test_values_and_gradients(fn: Fn) -> None:
     assert_in_float64(differentiated(fn))

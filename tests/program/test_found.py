@@ -66,6 +66,7 @@ FORWARD = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize(("fn", "x"), FORWARD.values(), ids=FORWARD.keys())
 def test_value(fn, x) -> None:
     want = np.asarray(jax.jit(fn)(x))

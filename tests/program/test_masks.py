@@ -17,6 +17,7 @@ def under(fn, n: int, fill: float = np.nan):
     return padded(*padded.pad(X[:n], fill=fill))
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("n", [1, 3, 8])
 @pytest.mark.parametrize(
     "fn",

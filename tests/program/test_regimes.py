@@ -72,6 +72,7 @@ DECISIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("name", [name for name in DECISIONS if name != "shapes that are equal"])
 def test_decisions(name: str) -> None:
     check(DECISIONS[name])

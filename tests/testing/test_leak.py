@@ -35,6 +35,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("name", RIGHT)
 def test_nothing_is_found_in_what_is_right(name: str) -> None:
     proof = prove_no_leak(RIGHT[name], SOME, max_examples=6)

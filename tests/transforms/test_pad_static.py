@@ -162,6 +162,7 @@ def test_effects_are_refused() -> None:
         tx.pad_static(16)(fn)(X)
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_random_numbers_in_every_layout(axis: int, dtype) -> None:

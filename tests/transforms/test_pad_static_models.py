@@ -91,6 +91,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("name", MODELS)
 def test_as_without_padding_for_every_length(name: str) -> None:
     model = MODELS[name]
@@ -102,6 +103,7 @@ def test_as_without_padding_for_every_length(name: str) -> None:
                 np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.sampled(0.3)
 @pytest.mark.parametrize("name", ["encoder", "GRU", "convolution", "attention"])
 def test_gradients_for_several_lengths(name: str) -> None:
     model = MODELS[name]
