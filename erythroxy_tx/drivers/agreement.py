@@ -47,12 +47,12 @@ def agree(mesh: Mesh, told: Callable[[], Word], label: str, wait: float | None =
         return
     me, own = jax.process_index(), told()
     for process, word in told_by_all(mesh, own, label, wait).items():
-        if differing := [name for name in own if own[name] != word.get(name)]:
+        if differing := [name for name in own if own[name] != word[name]]:
             name = differing[0]
             raise _known(
                 ValueError(
                     f"{label} got another {name} in process {me} ({own[name]}) than in process {process} "
-                    f"({word.get(name)}). Expected the same in every process. Fix: make the same call everywhere, with "
+                    f"({word[name]}). Expected the same in every process. Fix: make the same call everywhere, with "
                     "the same constants, arguments without rows, chunk size and true number of rows."
                 )
             )
@@ -61,7 +61,8 @@ def agree(mesh: Mesh, told: Callable[[], Word], label: str, wait: float | None =
 def told_by_all(mesh: Mesh, own: Word, label: str, wait: float | None = None) -> dict[int, Word]:
     """What each process of a mesh tells, by its number.
 
-    **Raises:** `ValueError` if one failed before it came here; `StallError` if one does not come.
+    **Raises:** `ValueError` if one failed before it came here, or tells something else; `StallError` if one does not
+    come.
     """
     me = jax.process_index()
     if not _others(mesh):
@@ -78,6 +79,15 @@ def told_by_all(mesh: Mesh, own: Word, label: str, wait: float | None = None) ->
             )
     missing = [process for process in _processes(mesh) if process not in words]
     if not missing and stalled is None:
+        for process, word in words.items():
+            if word.keys() != own.keys():
+                raise _known(
+                    ValueError(
+                        f"{label} in process {me} met another call in process {process}: {', '.join(own)} here, "
+                        f"{', '.join(word)} there. Expected every process to make the same calls. Fix: the one that "
+                        "differs."
+                    )
+                )
         return words
     others = ", ".join(str(process) for process in missing or _processes(mesh) if process != me)
     raise _known(

@@ -27,6 +27,7 @@ from erythroxy_tx.drivers.stream import streamed_bytes
 from erythroxy_tx.drivers.stream import told_streamed
 from erythroxy_tx.drivers.stream import words_of
 from erythroxy_tx.drivers.streamed import Kept
+from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program.chunks import powers
 from erythroxy_tx.program.row_call import RowCall
 
@@ -44,6 +45,14 @@ class SharedStream(Driver):
     ) -> tuple[Any, Inputs]:
         """With as many rows as all processes have, of which this one knows where its own come from."""
         with self.announced(label):
+            axes = in_axes.spread(args, label, "in_axes", "the positional arguments")
+            pairs = zip(jtu.tree_leaves(args), axes, strict=True)
+            several = len({device.process_index for device in self.mesh.devices.flat}) > 1
+            if several and any(axis is not None and isinstance(leaf, jax.core.Tracer) for leaf, axis in pairs):
+                raise TransformOrderError(
+                    f"{label} is differentiated by rows that several processes stream. Expected rows that are read. "
+                    "Fix: tx.over(mesh, axis) on rows that fit in the devices, or one process."
+                )
             found, sources = self.stream.opened(label, names, args, kwargs, in_axes)
             rows = max((source.shape[source.axis] for source in sources.values()), default=0)
         share = share_of(self._plain, self.axis, rows, label)

@@ -171,6 +171,7 @@ def words_of(driver: Stream, call: RowCall, size: int, kept: Kept, share: Share)
         "function": f"{call.label} {digest_of(closed)}",
         "constant": digest(_compat.all_constants(closed)),
         "number of rows": f"{call.length}, {size} in a chunk",
+        "way over the rows": digest_of(*fn.host.told()),
         "mesh": f"{share.axis} of {share.mesh.shape_tuple}",
     }
 

@@ -126,6 +126,21 @@ def streams() -> None:
     says = "the disk is gone" if ME else "in process 1, which cannot come to this call: tx.chunked(fit): OSError"
     refused(OSError if ME else ValueError, says, lambda: streamed(Failing(x), y))
     streamed(x[own], y[own])
+    refused(tx.TransformOrderError, "by rows that several processes", lambda: jax.grad(found, 2)(W, x[own], y[own]))
+    centred = tx.chunked(tx.over(MESH, "data", stream=tx.stream(out=(iter, None))), size=4)(rows_and_most)
+    blocks, most = centred(x[own])
+    np.testing.assert_array_equal(np.concatenate(list(blocks)), (x - x[:, :1])[own])
+    assert most == x.max()
+    handed = tx.over(MESH, "data", stream=tx.stream(out=(iter if ME else None, None)))
+    refused(ValueError, "another way over the rows", lambda: tx.chunked(handed, size=4)(rows_and_most)(x[own]))
+    if ME:
+        refused(ValueError, "met another call in process 0", lambda: streamed(x[own], y[own]))
+    else:
+        refused(ValueError, "met another call in process 1", lambda: meshed_total(X))
+
+
+def rows_and_most(x: Any) -> Any:
+    return x - x[:, :1], x.max()
 
 
 class Failing:
