@@ -36,6 +36,12 @@ def gated(x: Any) -> Any:
     return lax.scan(lambda c, v: (jax.nn.sigmoid(v) * c + v, c * 2), x[0], x, reverse=True)
 
 
+def nothing(x: Any) -> Any:
+    """Nothing is carried, alone and beside what is."""
+    doubled = lax.scan(lambda c, v: (c, v * 2), (), x)[1]
+    return lax.map(lambda v: jnp.sort(v) / (1 + v @ v), x), doubled, lax.scan(lambda c, v: (c / 2 + v, c), 0.0, x[:, 0])
+
+
 def matrix(x: Any) -> Any:
     return lax.scan(lambda c, v: (c @ U + v, c), jnp.ones(3), x)
 
@@ -71,7 +77,7 @@ def vanishing(x: Any) -> Any:
     return lax.scan(lambda c, v: (1e-9 * c + v, c), jnp.full(3, jnp.inf), x)
 
 
-AFFINE = [each_number, gated, matrix, leaves, of_another, centred, growing, held, lagged, vanishing]
+AFFINE = [nothing, each_number, gated, matrix, leaves, of_another, centred, growing, held, lagged, vanishing]
 
 
 @pytest.mark.sampled(0.1)

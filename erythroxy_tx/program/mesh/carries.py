@@ -52,11 +52,11 @@ def _way(task: Carry) -> str:
         return "join"
     consts, carried = _compat.scan_counts(task.eqn)
     program = task.eqn.inside(task.eqn.symbolic["jaxpr"])
+    numbers = sum(math.prod(v.at) for v in program.ins[consts : consts + carried])
     if not is_affine(program, consts, carried):
         return "chain"
-    if is_elementwise(program, consts, carried):
+    if not numbers or is_elementwise(program, consts, carried):
         return "each"
-    numbers = sum(math.prod(v.at) for v in program.ins[consts : consts + carried])
     return "matrix" if numbers <= _MOST else "chain"
 
 
@@ -85,6 +85,8 @@ class Line:
         **Arguments:** `first`: where the first one begins. `end`: where this device's rows lead from a beginning.
         """
         ways = [_way(task) for task in tasks]
+        if not jax.tree.leaves(first):
+            return first
         if "chain" in ways:
             return self._in_turn(first, end)
         plain = self._begun(tasks, ways, first)
@@ -169,7 +171,7 @@ class Line:
         leaves, structure = jax.tree.flatten([c for c, w in zip(carries, wanted, strict=True) if w])
         last = self.me == (0 if self.reverse else self.devices - 1)
         found = iter(jax.tree.unflatten(structure, of_owner(leaves, [last] * len(leaves), self.axis)))
-        return [next(found) if w else None for w in wanted]
+        return [next(found) if w else own for w, own in zip(wanted, carries, strict=True)]
 
 
 def _moved(way: str, slope: Any, i: int, carry: Any, end: Any) -> tuple[Any, Any]:
