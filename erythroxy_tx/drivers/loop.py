@@ -21,6 +21,7 @@ from erythroxy_tx.drivers.row_blocks import read_rows
 from erythroxy_tx.drivers.sink import Sink
 from erythroxy_tx.drivers.source import Opened
 from erythroxy_tx.drivers.source import Source
+from erythroxy_tx.program.blocks import Start
 from erythroxy_tx.program.blocks import block_shape
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.evaluate import read
@@ -195,7 +196,7 @@ class Loop:
     def _read_now(self, opened: dict[Value, Opened], parts: Any) -> dict[Any, Any]:
         found = {}
         for value, want in parts:
-            start = next(piece.start for piece in want if piece is not None)
+            start = next((piece.start for piece in want if piece is not None), Start())
             buffer = aligned(block_shape(value.at, want), opened[value].source.dtype)
             first = start.value(None, lambda asked: np.asarray(read(asked, self._there)))
             opened[value].read(int(first), buffer)

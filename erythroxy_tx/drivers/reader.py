@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ class Reader:
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         self._slots.release()
-        self._thread.join()
+        if not sys.is_finalizing():  # then a thread runs no more, and does not end either
+            self._thread.join()
 
     def __iter__(self) -> Iterator[Filled]:
         for _ in self._chunks:

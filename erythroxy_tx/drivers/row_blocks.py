@@ -1,6 +1,7 @@
 """Results with rows that come as iterators: the rows of each chunk as they are computed, when they are asked for."""
 
 import collections
+import threading
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -23,20 +24,25 @@ class Steps:
         self._steps, self._takes, self._ahead, self._label = steps, takes, ahead, label
         self._held = {place: collections.deque[np.ndarray]() for place in range(len(takes))}  # of those that are open
         self._error: BaseException | None = None
+        self._gone = set[int]()  # that nobody has any more
+        self._lock = threading.Lock()
 
     def block(self, place: int) -> np.ndarray:
         """The next block of a result."""
-        if place not in self._held:
-            raise ValueError(
-                f"{self._label} got a next() for rows that were closed. Expected none. Fix: call it again."
-            )
-        if not self._held[place]:
-            self._step()
-        return self._held[place].popleft()
+        with self._lock:
+            if place not in self._held:
+                raise ValueError(
+                    f"{self._label} got a next() for rows that were closed. Expected none. Fix: call it again."
+                )
+            if not self._held[place]:
+                self._step()
+            return self._held[place].popleft()
 
     def _step(self) -> None:
         if self._error is not None:
             raise self._error  # and no end, which would look like that of the rows
+        for place in tuple(self._gone):
+            self._held.pop(place, None)
         if any(len(held) >= self._ahead for held in self._held.values()):
             raise ValueError(
                 f"{self._label} got a next() for one result with {self._ahead} chunks of another that nobody took. "
@@ -52,9 +58,14 @@ class Steps:
 
     def close(self, place: int) -> None:
         """Hand out no more of a result; without any left, nothing is read any more."""
-        self._held.pop(place, None)
-        if not self._held:
-            self._steps = iter(())  # the last one that knows them
+        with self._lock:
+            self._held.pop(place, None)
+            if not self._held:
+                self._steps = iter(())  # the last one that knows them
+
+    def let_go(self, place: int) -> None:
+        """Hold no more blocks of a result. Called at any moment, in any thread: it waits for nothing."""
+        self._gone.add(place)
 
 
 class RowBlocks(Iterator[np.ndarray]):
@@ -78,6 +89,15 @@ class RowBlocks(Iterator[np.ndarray]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        self._steps.let_go(self._place)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        raise TypeError(
+            "np.asarray got an iterator of blocks of rows. Expected an array. Fix: np.concatenate(list(blocks)), or "
+            "tx.stream() without out=iter."
+        )
 
 
 def blocks_of(rows: Any, axis: int, size: int, label: str) -> RowBlocks:

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from typing import Any
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 from jax.sharding import AxisType
 from jax.sharding import Mesh
 
@@ -31,6 +33,8 @@ from erythroxy_tx.errors import TransformOrderError
 from erythroxy_tx.program.chunks import powers
 from erythroxy_tx.program.row_call import RowCall
 
+_NO_MESH = Mesh(np.empty((), object), ())
+
 
 @dataclasses.dataclass(frozen=True)
 class SharedStream(Driver):
@@ -47,11 +51,10 @@ class SharedStream(Driver):
         with self.announced(label):
             axes = in_axes.spread(args, label, "in_axes", "the positional arguments")
             pairs = zip(jtu.tree_leaves(args), axes, strict=True)
-            several = len({device.process_index for device in self.mesh.devices.flat}) > 1
-            if several and any(axis is not None and isinstance(leaf, jax.core.Tracer) for leaf, axis in pairs):
+            if any(axis is not None and isinstance(leaf, jax.core.Tracer) for leaf, axis in pairs):
                 raise TransformOrderError(
-                    f"{label} is differentiated by rows that several processes stream. Expected rows that are read. "
-                    "Fix: tx.over(mesh, axis) on rows that fit in the devices, or one process."
+                    f"{label} is called inside of jax.jit or another trace, or differentiated by its rows. Expected "
+                    "rows that are read on the host. Fix: tx.over(mesh, axis) on rows that fit in the devices."
                 )
             found, sources = self.stream.opened(label, names, args, kwargs, in_axes)
             rows = max((source.shape[source.axis] for source in sources.values()), default=0)
@@ -78,23 +81,31 @@ class SharedStream(Driver):
             words = words_of(self.stream, call, size, kept, share)
         free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
         agree(self.mesh, lambda: {**words, "argument without rows": digest(free)}, call.label)
-        return run_streamed(self.stream, call, size, sources, kept, share)
+        with _on_one_device():
+            return run_streamed(self.stream, call, size, sources, kept, share)
 
     def bytes(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> ProgramBytes:
         share = _share(inputs)
-        return streamed_bytes(self.stream, call, min(size, share.least), kept, share)
+        with _on_one_device():
+            return streamed_bytes(self.stream, call, min(size, share.least), kept, share)
 
     def told(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> list[str]:
         share = _share(inputs)
         where = f"rows {share.first} to {share.first + share.rows} of {share.total} are read here"
         devices = f"and run on {len(share.own)} of {self.mesh.size} devices, one collective a kind and pass"
-        return [f"{where}, {devices}", *told_streamed(self.stream, call, min(size, share.least), kept, share)]
+        with _on_one_device():
+            return [f"{where}, {devices}", *told_streamed(self.stream, call, min(size, share.least), kept, share)]
 
     def rows(self, call: RowCall, inputs: Inputs) -> int:  # noqa: ARG002
         return _share(inputs).least
 
     def sizes(self, rows: int) -> Sequence[int]:
         return powers(rows)
+
+
+def _on_one_device() -> AbstractContextManager[Any]:
+    """Each chunk runs on one device, whatever mesh there is around the call."""
+    return nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(_NO_MESH)
 
 
 def _share(inputs: Inputs) -> Share:

@@ -67,6 +67,12 @@ class Source:
         return self._found.setdefault(what, found) == found
 
     @property
+    def file(self) -> str | None:
+        """The file that has the rows, of a memory map."""
+        root = _root(self._rows)
+        return str(root.filename) if isinstance(root, np.memmap) and root.filename is not None else None
+
+    @property
     def struct(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 

@@ -119,14 +119,24 @@ def run_streamed(
         return in_memory(value, index) if path in (None, iter) else FileSink(path, value.at, value.dtype)
 
     fn = _streamed(driver, call, size, kept, sources, sinks, share)
-    _check_paths(paths, [bool(_has_rows(v)) for v in fn.trace.closed.jaxpr.outvars], call.label)
+    rows = [_has_rows(v) for v in fn.trace.closed.jaxpr.outvars]
+    alone = [
+        call.length == 1 and 1 in leaf.shape for leaf in call.result_leaves
+    ]  # one row is not told from a size of 1
+    _check_paths(paths, [a or b for a, b in zip(rows, alone, strict=True)], call.label)
+    _check_files(paths, sources, call.label)
     free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
     if _differentiated(free) and fn.yielded:
         raise TransformOrderError(
-            f"{call.label} is differentiated, with out=iter for result {fn.yielded[0]}. Expected rows that are there "
-            "as a whole. Fix: out=None for an array, or a file."
+            f"{call.label} is called inside of a trace or differentiated, with out=iter for result {fn.yielded[0]}. "
+            "Expected a call from Python, or rows that are there as a whole. Fix: out=None for an array, or a file."
         )
     outs = differentiable(fn)(list(map(jnp.asarray, free))) if _differentiated(free) else fn(free)
+    for i, path in enumerate(paths):
+        if isinstance(path, str | Path) and not rows[i]:
+            sink = FileSink(path, outs[i].shape, outs[i].dtype)
+            sink.write(0, np.asarray(outs[i]), 0)
+            outs[i] = sink.finish()
     types = zip(outs, call.result_leaves, strict=True)
     return call.unflatten(
         [x if isinstance(x, np.ndarray | RowBlocks) else like(jnp.asarray(x), leaf) for x, leaf in types]
@@ -150,6 +160,19 @@ def _check_paths(paths: list[Any], rows: list[bool], label: str) -> None:
             raise ValueError(f"{label} got out={path!r} for result {i}, which has no rows. Expected None for it.")
         if path not in (None, iter) and path in paths[:i]:
             raise ValueError(f"{label} got out={path!r} for two results. Expected a file for each, as a tuple.")
+
+
+def _check_files(paths: list[Any], sources: dict[int, Source], label: str) -> None:
+    """The folder of each file is there, and none is one that is read."""
+    read = {Path(file).resolve(): source for source in sources.values() if (file := source.file) is not None}
+    for path in (Path(each) for each in paths if isinstance(each, str | Path)):
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{label} got out={str(path)!r}. Expected a folder that is there. Fix: make it.")
+        if path.resolve() in read:
+            raise ValueError(
+                f"{label} got out={str(path)!r}, of which it reads {read[path.resolve()]}. Expected another file, as "
+                "the result would take its place. Fix: another name."
+            )
 
 
 def streamed_bytes(driver: Stream, call: RowCall, size: int, kept: Kept, share: Share | None = None) -> ProgramBytes:
@@ -228,6 +251,14 @@ def with_sources(
             if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
                 raise TypeError(f"{label} got {name}: random keys. Expected numbers. Fix: fold_in the row.")
             rows = np.asarray(leaf)
+        if axis is not None and isinstance(leaf, np.ma.MaskedArray):
+            raise TypeError(
+                f"{label} got {name}, a masked array. Expected rows that count. Fix: fill it, or drop them."
+            )
+        if axis is not None and isinstance(leaf, str | Path):
+            raise TypeError(
+                f"{label} got {name}={str(leaf)!r}. Expected rows. Fix: np.load({str(leaf)!r}, mmap_mode='r')."
+            )
         dims = getattr(rows, "ndim", axis is not None and axis + 1)
         if axis is not None and is_source(rows) and -dims <= axis < dims:
             sources[position] = Source(rows, axis % dims, name, narrow=driver.narrow)

@@ -180,7 +180,10 @@ class Streamed:
             if i in self.yielded and value in rows:
                 return blocks_of(rows[value], rows[value].axis, self.size, self.label)
             array = whole[value] if value in whole else read(value, found)
-            return blocks_of(np.asarray(array), value.rows[0], self.size, self.label) if i in self.yielded else array
+            if i not in self.yielded:
+                return array
+            axis, size = (value.rows[0], self.size) if value.rows else (0, max(1, *value.at))  # of one row, all of it
+            return blocks_of(np.asarray(array), axis, size, self.label)
 
         return [result(i, value) for i, value in enumerate(outs)]
 

@@ -4,9 +4,11 @@ have, which is all rows of anything.
 
 from typing import Any
 
+from erythroxy_tx.program.blocks import Want
 from erythroxy_tx.program.equations import Value
 from erythroxy_tx.program.passes import Store
 from erythroxy_tx.program.plan import Plan
+from erythroxy_tx.program.rows import Step
 from erythroxy_tx.program.rules.loops import programs_of
 from erythroxy_tx.program.rules.rule import mixing
 
@@ -14,13 +16,20 @@ _FIX = "tx.chunked(lax.map, …), which holds all rows"
 _IN_LOOPS = "jax.checkpoint around the body of a loop that is differentiated"
 
 
+def small_reads(steps: list[Step]) -> list[tuple[Value, Want]]:
+    """The parts of values that are read between two passes, and not computed there."""
+    small = [step for step in steps if step.request is not None]
+    made = {v for step in small for v in step.eqn.outs}
+    pairs = [pair for step in small for pair in zip(step.eqn.ins, step.wants(), strict=True)]
+    return [(value, want) for value, want in pairs if want is not None and value not in made]
+
+
 def read_again(plan: Plan) -> dict[Value, int]:
     """Values with rows that are written down and of which chunks of later passes need some, with the last such pass."""
     written = {t.value for one in plan.passes for t in one.tasks if isinstance(t, Store)}
     found: dict[Value, int] = {}
     for index, steps in enumerate(plan.before):
-        small = [step for step in steps if step.request is not None]
-        reads = [v for step in small for v, want in zip(step.eqn.ins, step.wants(), strict=True) if want is not None]
+        reads = [value for value, _ in small_reads(steps)]
         if index < len(plan.passes):
             one = plan.passes[index]
             rows = [rows for rows in (one.grid.chunk, one.grid.last) if rows.extent and one.grid.size]

@@ -32,6 +32,7 @@ from erythroxy_tx.program.evaluate import run_whole
 from erythroxy_tx.program.folds import Fold as Adding
 from erythroxy_tx.program.host_limits import check
 from erythroxy_tx.program.host_limits import read_again
+from erythroxy_tx.program.host_limits import small_reads
 from erythroxy_tx.program.host_program import Compiled
 from erythroxy_tx.program.inside import inside_of
 from erythroxy_tx.program.inside import with_loops_from_host
@@ -157,9 +158,8 @@ class HostRun:
 
     def small_parts(self, index: int) -> tuple[Part, ...]:
         """The parts of inputs that are read between two passes."""
-        steps = [step for step in self.plan.before[index] if step.request is not None]
-        pairs = [(v, w) for step in steps for v, w in zip(step.eqn.ins, step.wants(), strict=True) if w is not None]
-        return tuple(dict.fromkeys(part for part in pairs if part[0] in self._inputs))
+        reads = small_reads(self.plan.before[index])
+        return tuple(dict.fromkeys(part for part in reads if part[0] in self._inputs))
 
     def turn(self, index: int, there: dict[Any, Any], kept: Any, parts: dict[Part, Any]) -> tuple[dict[Any, Any], Any]:
         """End the pass before `index`, compute what has no rows, and begin the next.

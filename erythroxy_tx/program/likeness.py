@@ -82,7 +82,8 @@ def _compute(eqn: Equation, numbers: dict[Value, Any]) -> None:
     ins = [v.known if v.known is not None else numbers.get(v) for v in eqn.ins]
     single = all(not v.at and not v.keys for v in (*eqn.ins, *eqn.outs))
     calls = bool(eqn.effects) or "callback" in eqn.name
-    if single and ins and all(isinstance(x, (np.ndarray, jax.Array)) for x in ins) and not calls:
+    known = all(isinstance(x, (np.ndarray, jax.Array)) and not isinstance(x, jax.core.Tracer) for x in ins)
+    if single and ins and known and not calls:
         numbers.update(zip(eqn.outs, computed(eqn.primitive, ins, eqn.params), strict=True))
 
 

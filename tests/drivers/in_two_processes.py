@@ -126,7 +126,7 @@ def streams() -> None:
     says = "the disk is gone" if ME else "in process 1, which cannot come to this call: tx.chunked(fit): OSError"
     refused(OSError if ME else ValueError, says, lambda: streamed(Failing(x), y))
     streamed(x[own], y[own])
-    refused(tx.TransformOrderError, "by rows that several processes", lambda: jax.grad(found, 2)(W, x[own], y[own]))
+    refused(tx.TransformOrderError, "or differentiated by its rows", lambda: jax.grad(found, 2)(W, x[own], y[own]))
     centred = tx.chunked(tx.over(MESH, "data", stream=tx.stream(out=(iter, None))), size=4)(rows_and_most)
     blocks, most = centred(x[own])
     np.testing.assert_array_equal(np.concatenate(list(blocks)), (x - x[:, :1])[own])

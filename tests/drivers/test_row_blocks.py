@@ -2,7 +2,10 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +179,30 @@ def test_one_cannot_run_far_ahead_of_another() -> None:
     np.testing.assert_array_equal(np.concatenate(list(first)), data(200)[0] + 1)
 
 
+def test_one_that_is_let_go_is_not_waited_for() -> None:
+    fn = streamed(iter, lambda x: (x + 1, x + 2))
+    np.testing.assert_array_equal(np.concatenate(list(fn(data(200)[0])[1])), data(200)[0] + 2)
+    with pytest.raises(TypeError, match=r"Fix: np\.concatenate\(list\(blocks\)\)"):
+        np.asarray(fn(data(200)[0])[0])
+
+
+def test_threads_take_every_block_once() -> None:
+    blocks = streamed(iter, lambda x: x + 1)(data(1600)[0])
+    with ThreadPoolExecutor(4) as pool:
+        found = [block for each in pool.map(lambda _: list(blocks), range(4)) for block in each]
+    got, want = np.concatenate(found), data(1600)[0] + 1
+    np.testing.assert_array_equal(got[np.lexsort(got.T)], want[np.lexsort(want.T)])
+
+
+def test_a_process_ends_with_an_iterator_that_is_open() -> None:
+    script = """
+import numpy as np, erythroxy_tx as tx
+blocks = tx.chunked(tx.stream(out=iter), size=4)(lambda x: x - x.mean(0))(np.ones((103, 3), "f4"))
+next(blocks)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_blocks_belong_to_the_caller() -> None:
     x = data(100)[0]
     first, second = streamed(iter, lambda x: (x, x * 1))(x)
@@ -195,10 +222,20 @@ def test_what_is_refused() -> None:
         streamed(iter, lambda x: (jnp.diff(x, axis=0), x + 1))(x)
     w = jnp.ones(3)
     fn = tx.chunked(tx.stream(out=(None, iter)), size=SIZE, in_axes=(None, 0))(lambda w, x: ((x @ w).sum(), x + 1))
-    with pytest.raises(tx.TransformOrderError, match="is differentiated, with out=iter for result 1"):
+    with pytest.raises(tx.TransformOrderError, match="or differentiated, with out=iter for result 1"):
         jax.grad(lambda w: fn(w, x)[0])(w)
     with pytest.raises(ValueError, match=r"Expected \.npy paths, iter, None"):
         tx.stream(out=list)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x - x.max(0), lambda x: jnp.cumsum(x, 0), lambda x: x.T - x[0][:, None]])
+def test_one_row(fn: Any, tmp_path: Path) -> None:
+    """Where the axis of rows is not told from another of size one."""
+    x = data(1)[0]
+    (block,) = streamed(iter, fn)(x)
+    close(block, jax.jit(fn)(x))
+    close(streamed(tmp_path / "rows.npy", fn)(x), jax.jit(fn)(x))
+    close(np.load(tmp_path / "rows.npy"), jax.jit(fn)(x))
 
 
 def test_it_is_told() -> None:

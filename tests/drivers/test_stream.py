@@ -331,3 +331,79 @@ def test_a_budget_takes_one_size_for_many_lengths() -> None:
     sizes = {streamed.chunks(*data(n, 8)).size for n in (5000, 9000)}
     assert len(sizes) == 1
     close(streamed(*data(5000, 8)), jax.jit(fit)(*data(5000, 8)))
+
+
+# ------------------------------------------------------------------------------------------------------------- callers
+
+
+class Model:
+    """Its method reads what belongs to it."""
+
+    def __init__(self) -> None:
+        self.scale, self.w = 2.0, jnp.ones(8)
+
+    def loss(self, x: Any) -> Any:
+        return ((x @ self.w) * self.scale).mean()
+
+
+def drivers() -> dict[str, Any]:
+    mesh = jax.make_mesh((2,), ("data",))
+    return {
+        "a stream": tx.stream(),
+        "a mesh": tx.over(mesh, "data"),
+        "both": tx.over(mesh, "data", stream=tx.stream()),
+    }
+
+
+@pytest.mark.parametrize("driver", drivers().values(), ids=drivers())
+def test_a_method_sees_what_its_object_has_now(driver: Any) -> None:
+    class Decorated(Model):
+        loss = tx.chunked(driver, size=64)(Model.loss)
+
+    x, model = data(200, 8)[0], Decorated()
+    for change in ({}, {"scale": 5.0}, {"w": jnp.arange(8.0)}):
+        vars(model).update(change)
+        close(model.loss(x), Model.loss(model, x))
+
+    def of_weights(w: Any, loss: Any) -> Any:
+        model.w = w
+        return loss(model, x)
+
+    w = jnp.arange(8.0)
+    found, want = (jax.grad(of_weights)(w, loss) for loss in (lambda m, x: m.loss(x), Model.loss))
+    close(found, want)
+
+
+@pytest.mark.parametrize("driver", drivers().values(), ids=drivers())
+def test_inside_of_the_context_of_a_mesh(driver: Any) -> None:
+    x, y = data(64, 8)
+    with jax.set_mesh(jax.make_mesh((2,), ("data",))):
+        w, _ = tx.chunked(driver, size=16)(fit)(x, y)
+    close(w, jax.jit(fit)(x, y)[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda y: (v := jnp.sin(y), v - v[0]),
+        lambda y: (v := jnp.sin(y), v[::-1]),
+        lambda y: (v := jnp.sin(y), jnp.diff(v)),
+        lambda y: (v := jnp.sin(y), v[jnp.argmax(y)]),
+    ],
+)
+def test_a_result_of_which_single_rows_are_read(fn: Any) -> None:
+    y = data(23)[1]
+    close(tx.chunked(tx.stream(), size=5)(fn)(y), jax.jit(fn)(y))
+
+
+def test_what_is_no_rows(tmp_path: Path, streamed: Any) -> None:
+    x, y = data(100, 8)
+    with pytest.raises(TypeError, match="got x, a masked array"):
+        streamed(np.ma.masked_less(x, 0), y)
+    with pytest.raises(TypeError, match=r"got x='x\.npy'\. Expected rows\. Fix: np\.load\('x\.npy', mmap_mode='r'\)"):
+        streamed("x.npy", y)
+    file = npy(tmp_path, x)
+    with pytest.raises(ValueError, match=r"of which it reads x: f32\[100,8\]"):
+        tx.chunked(tx.stream(out=tmp_path / "x.npy"), size=64)(lambda x: x + 1)(file)
+    with pytest.raises(FileNotFoundError, match="Expected a folder that is there"):
+        tx.chunked(tx.stream(out=tmp_path / "none" / "x.npy"), size=64)(lambda x: x + 1)(file)

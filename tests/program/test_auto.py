@@ -155,3 +155,13 @@ def test_explain_tells_what_chunks_save() -> None:
 def test_narrow_products_at_any_size(size: int) -> None:
     x = jnp.asarray(RNG.normal(size=(64, 4)), jnp.bfloat16)
     np.testing.assert_allclose(streamed(lambda x: x.T @ x, size=size)(x), x.T @ x, rtol=2e-2)
+
+
+def test_a_number_from_outside_is_differentiated() -> None:
+    x = jnp.arange(12.0).reshape(6, 2)
+
+    def outer(w, run):
+        return run(lambda x: jnp.tanh(x * w).sum())(x)
+
+    streamed = jax.grad(outer)(2.0, tx.chunked(lax.map, size=4))
+    np.testing.assert_allclose(streamed, jax.grad(outer)(2.0, lambda fn: fn), rtol=1e-5)
