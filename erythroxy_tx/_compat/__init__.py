@@ -191,7 +191,9 @@ def rematerialised(eqn: Any, run: Callable[..., list[Any]], args: list[Any]) -> 
 
 
 def bind(primitive: Any, args: list[Any], params: dict[str, Any]) -> list[Any]:
-    """One equation on other values: 0.10.2, 0.12.0."""
+    """One equation on other values: 0.10.2, 0.12.0. On the devices of a mesh, whatever sharding it was traced for."""
+    if jax.sharding.AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+        params = {**params, **{name: None for name in ("sharding", "out_sharding") if name in params}}
     found = primitive.bind(*varied(args), **primitive.get_bind_params(params))
     return list(found) if primitive.multiple_results else [found]
 

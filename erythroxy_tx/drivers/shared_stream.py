@@ -77,7 +77,7 @@ class SharedStream(Driver):
     def run(self, call: RowCall, size: int, inputs: Inputs, kept: Kept) -> Any:
         share, size = _share(inputs), min(size, _share(inputs).least)
         sources = {i: source for i, (source, _) in inputs.items()}
-        with self.announced(call.label):
+        with self.announced(call.label), _on_one_device():
             words = words_of(self.stream, call, size, kept, share)
         free = [leaf for i, leaf in enumerate(call.dynamic) if i not in sources]
         agree(self.mesh, lambda: {**words, "argument without rows": digest(free)}, call.label)

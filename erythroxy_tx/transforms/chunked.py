@@ -14,8 +14,7 @@ import jax
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from erythroxy_tx.core.callables import is_leaf
-from erythroxy_tx.core.callables import opened
+from erythroxy_tx.core.called import among_arguments
 from erythroxy_tx.core.compiled import ProgramBytes
 from erythroxy_tx.core.contract import AsAccurate
 from erythroxy_tx.core.contract import Bitwise
@@ -26,7 +25,6 @@ from erythroxy_tx.core.signature import struct_of
 from erythroxy_tx.core.static import declare
 from erythroxy_tx.core.transform import Transform
 from erythroxy_tx.core.transform import unwrapped
-from erythroxy_tx.core.transform import with_innermost
 from erythroxy_tx.drivers.driver import Driver
 from erythroxy_tx.drivers.driver import Inputs
 from erythroxy_tx.drivers.streamed import Kept
@@ -151,14 +149,6 @@ def chunked(
     )
 
 
-_CALLED = "the object of the method"
-
-
-def _applied(*args: Any, **kwargs: Any) -> Any:
-    """A callable that is a pytree, among its keyword arguments: its arrays are arguments as well."""
-    return kwargs.pop(_CALLED)(*args, **kwargs)
-
-
 class Chunked(Transform):
     """A function that runs over chunks of its rows. Made by `chunked`."""
 
@@ -233,13 +223,10 @@ class Chunked(Transform):
     def _opened(self, args: tuple, kwargs: dict[str, Any]) -> tuple[RowCall, Inputs]:
         names, label, inputs = unwrapped(self), self._label, Inputs()
         args, kwargs = declare(names, self.static_argnames, args, kwargs)
-        if not isinstance(self.driver, Driver):
-            return RowCall(label, names, self.fn, args, kwargs, self.in_axes), inputs
         fn: Callable[..., Any] = self.fn
-        form = opened(names)  # at each call: an object's attributes may have changed
-        if form is not names or not is_leaf(names):
-            fn, kwargs = _applied, kwargs | {_CALLED: with_innermost(fn, form) if isinstance(fn, Transform) else form}
-        (args, kwargs), inputs = self.driver.opened(label, names, args, kwargs, self.in_axes)
+        if isinstance(self.driver, Driver):
+            fn, kwargs = among_arguments(fn, kwargs)
+            (args, kwargs), inputs = self.driver.opened(label, names, args, kwargs, self.in_axes)
         return RowCall(label, names, fn, args, kwargs, self.in_axes), inputs
 
     def _run_call(self, call: RowCall, plan: Chunks) -> Any:
