@@ -36,8 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a profile does not take: the same cases in every process and every run.
 
-    `fast` takes a third of the cases of each test that has three or more; `ci` takes all, and of slow tests half on
-    each of two Pythons. What is asked for by its name runs.
+    `fast` takes a third of the cases of each test that has three or more; `ci` takes all, and of slow tests, or six
+    cases and more, half on each of two Pythons. A module that makes cases chooses among them itself, and what is asked
+    for by its name runs.
     """
     profile, tests = config.getoption("--erythroxy-profile", default=None) or "fast", dict[str, list[pytest.Item]]()
     for item in items:
@@ -46,9 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for cases in tests.values():
         cases.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
         mark = cases[0].get_closest_marker("sampled")
-        if profile == "fast" and len(cases) > 2:
+        if hasattr(getattr(cases[0], "module", None), "pytest_generate_tests"):
+            taken |= set(cases)
+        elif profile == "fast" and len(cases) > 2:
             taken |= set(cases[: max(1, round(len(cases) * (mark.args[0] if mark else 1 / 3)))])
-        elif profile == "ci" and mark and len(cases) > 1:
+        elif profile == "ci" and (len(cases) > 5 or (mark and len(cases) > 1)):
             taken |= set(cases[sys.version_info.minor // 2 % 2 :: 2])  # of 3.11 and 3.13, one and the other
         else:
             taken |= set(cases)

@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if from_host and profile != "thorough":
         cases = chance.sample(cases, 60 if profile == "ci" else 20)
     elif profile in (None, "fast"):
-        cases = chance.sample(cases, 60)
+        cases = chance.sample(cases, 30)
     elif profile == "ci":
         cases = cases[sys.version_info.minor // 2 % 2 :: 3]  # of 3.11 and 3.13, others
     metafunc.parametrize(
